@@ -1,0 +1,63 @@
+"""What a diagnosis says."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from theta0._records import Record, flat
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, or worth knowing, about a starting point.
+
+    Attributes:
+        code: its kind, one of the codes listed in `docs/findings.md`.
+        severity: `error` (will not train, or wrong), `warning` (will train badly), `note` (worth knowing).
+        layer: where it begins; the empty string is the whole network.
+        value: the number that shows it.
+        threshold: the number that it was held against.
+        message: two sentences for a practitioner: what is wrong where, and what to do.
+        remedy: the command or line of code that mends it; the empty string if there is none.
+        source: where the threshold comes from.
+        layers: every layer concerned, `layer` first.
+    """
+
+    code: str
+    severity: Severity
+    layer: str
+    value: float
+    threshold: float
+    message: str
+    remedy: str
+    source: str
+    layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was measured at a starting point and what it means.
+
+    Attributes:
+        records: every number measured, layers in execution order.
+        findings: what is wrong, ordered by cause: mending the first may remove the later ones.
+        cost: in gradients (one forward and backward pass of this model on the mean batch is 1).
+    """
+
+    records: tuple[Record, ...]
+    findings: tuple[Finding, ...]
+    cost: float
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no finding has severity error."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def to_dict(self) -> dict[str, float]:
+        """Every record as `{"layer/quantity": value}`.
+
+        Returns:
+            The dictionary that an experiment tracker logs.
+        """
+        return flat(self.records)
