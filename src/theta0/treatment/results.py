@@ -2,26 +2,8 @@
 
 from dataclasses import dataclass
 
+from theta0._training import Run
 from theta0.diagnosis.results import Diagnosis
-
-
-@dataclass(frozen=True)
-class Run:
-    """A short training run from one starting point.
-
-    Attributes:
-        optimizer: its name.
-        rate: the learning rate.
-        losses: the training loss at every step; shorter than asked when it became non-finite.
-        held_out: mean loss on the held-out batches after the last step; infinite when the run diverged.
-        held_out_start: the same before the first step.
-    """
-
-    optimizer: str
-    rate: float
-    losses: tuple[float, ...]
-    held_out: float
-    held_out_start: float
 
 
 @dataclass(frozen=True)
@@ -66,3 +48,14 @@ class Treatment:
     treated: Run | None
     attempts: tuple[Attempt, ...]
     cost: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Held-out losses of both starts and the records of the start that the model now has.
+
+        Returns:
+            The dictionary that an experiment tracker logs.
+        """
+        now = self.after if self.kept and self.after is not None else self.before
+        runs = {"untreated": self.untreated, "treated": self.treated}
+        losses = {f"held_out_loss/{name}": run.held_out for name, run in runs.items() if run is not None}
+        return now.to_dict() | losses

@@ -1,0 +1,239 @@
+"""Any source of data → repeatable batches on the model's device; a loss by name or callable."""
+
+import copy
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin
+from torch.utils._pytree import tree_flatten, tree_map
+
+from theta0._untouched import randomness_snapshot
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch, on the model's device.
+
+    Attributes:
+        inputs: a tensor, a mapping (passed as keywords) or a sequence.
+        targets: what the loss compares with; None where the data have none.
+        size: how many samples.
+        number: its place in the source, from 0.
+    """
+
+    inputs: Any
+    targets: Any
+    size: int
+    number: int = 0
+
+
+def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None = 4) -> list[Batch]:
+    """Read a data source once, so that every measurement sees the same data.
+
+    The source's random state (global generators and a DataLoader's own) is left as it was.
+
+    Args:
+        batches: a DataLoader or re-iterable of `(inputs, targets)`, of dicts, or of bare inputs.
+        model: gives the device and, for floating inputs, the dtype.
+        max_batches: how many are read; None reads all.
+
+    Returns:
+        At least one batch.
+
+    Raises:
+        ValueError: if there is no batch, an empty one, or a value in one that is not finite.
+    """
+    if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
+        raise ValueError(
+            f"batches: expected an iterable of (inputs, targets), got {type(batches).__name__}; pass a DataLoader or a list"
+        )
+    restore = randomness_snapshot()
+    generators = {id(g): g for g in _generators(batches)}.values()
+    states = [(g, g.get_state()) for g in generators]
+    try:
+        found = [_batch(item, number, model) for number, item in enumerate(islice(batches, max_batches))]
+    finally:
+        restore()
+        for generator, state in states:
+            generator.set_state(state)
+    if not found:
+        raise ValueError("batches: expected at least one batch, got none; is the data set empty, or a generator already used up?")
+    return found
+
+
+def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
+    """Split batches into a part to train on and a part to verify on.
+
+    The last quarter of the batches (at least one) is held out, or the last quarter of the samples of a single batch.
+
+    Returns:
+        Training batches and held-out batches.
+
+    Raises:
+        ValueError: if there is a single batch with fewer than two samples, or one that cannot be split by samples.
+    """
+    if len(batches) > 1:
+        kept = len(batches) - max(1, len(batches) // 4)
+        return list(batches[:kept]), list(batches[kept:])
+    (batch,) = batches
+    kept = batch.size - max(1, batch.size // 4)
+    if kept < 1:
+        raise ValueError("batches: a single batch of one sample leaves nothing to verify on; pass at least two samples")
+    return [_part(batch, slice(0, kept))], [_part(batch, slice(kept, batch.size))]
+
+
+def outputs_of(model: nn.Module, inputs: Any) -> Any:
+    """Call the model: a mapping is passed as keywords, a sequence is unpacked if `forward` takes several arguments.
+
+    Returns:
+        What the model returns.
+    """
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, (tuple, list)) and _takes_several(model):
+        return model(*inputs)
+    return model(inputs)
+
+
+def main_output(outputs: Any) -> Tensor | None:
+    """The tensor that stands for a model's output: the tensor itself, `.logits`, or the first floating tensor inside.
+
+    Returns:
+        The tensor, or None.
+    """
+    logits = getattr(outputs, "logits", None)
+    if logits is None and isinstance(outputs, Mapping):
+        logits = outputs.get("logits")
+    if isinstance(logits, Tensor):
+        return logits
+    leaves = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return next((leaf for leaf in leaves if leaf.dim() > 0), None)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The user's module inside `torch.compile`, DataParallel or DistributedDataParallel wrappers.
+
+    Returns:
+        The module whose parameter names have no prefix.
+    """
+    while True:
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod
+        else:
+            return model
+
+
+def ready(model: nn.Module, batch: Batch) -> nn.Module:
+    """A model whose lazy parameters have shapes; the user's own stays lazy.
+
+    Returns:
+        The model itself, or a deep copy initialised by one forward pass where it has lazy parameters.
+    """
+    if not any(isinstance(p, UninitializedTensorMixin) for p in [*model.parameters(), *model.buffers()]):
+        return model
+    restore = randomness_snapshot()
+    try:
+        model = copy.deepcopy(model)
+        with torch.no_grad():
+            outputs_of(model, batch.inputs)
+    finally:
+        restore()
+    return model
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The one device on which a model's parameters and buffers lie.
+
+    Returns:
+        The device; the CPU for a model without any.
+
+    Raises:
+        ValueError: if there are several, or the parameters have no data.
+    """
+    devices = {t.device for t in [*model.parameters(), *model.buffers()]}
+    if any(device.type == "meta" for device in devices):
+        raise ValueError("model: its parameters are on the meta device and hold no values; call model.to_empty(...) and initialise them first")
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"model: expected all parameters and buffers on one device, got {names}; move it with model.to(device)")
+    return next(iter(devices), torch.device("cpu"))
+
+
+def _generators(batches: Any) -> list[torch.Generator]:
+    holders = (batches, getattr(batches, "sampler", None), getattr(getattr(batches, "batch_sampler", None), "sampler", None))
+    found = [getattr(holder, "generator", None) for holder in holders]
+    return [g for g in found if isinstance(g, torch.Generator)]
+
+
+def _batch(item: Any, number: int, model: nn.Module) -> Batch:
+    inputs, targets = _split(item, number)
+    device = device_of(model)
+    floating = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    dtype = next(iter(floating)) if len(floating) == 1 else None
+
+    def moved(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return leaf.to(device, dtype if dtype is not None and leaf.is_floating_point() else leaf.dtype)
+
+    inputs = tree_map(moved, dict(inputs) if isinstance(inputs, Mapping) else inputs)
+    targets = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, targets)
+    for what, part in (("inputs", inputs), ("targets", targets)):
+        _require_finite(part, f"batch {number}, {what}")
+    sizes = [leaf.shape[0] for leaf in tree_flatten(inputs)[0] if isinstance(leaf, Tensor) and leaf.dim() > 0]
+    if not sizes or sizes[0] == 0:
+        what = "an empty one" if sizes else f"{type(inputs).__name__} without any"
+        raise ValueError(f"batch {number}: expected inputs holding a tensor of at least one sample, got {what}")
+    return Batch(inputs, targets, sizes[0], number)
+
+
+def _split(item: Any, number: int) -> tuple[Any, Any]:
+    if isinstance(item, Mapping):
+        return item, item.get("labels")
+    if isinstance(item, (tuple, list)):
+        if len(item) == 2:
+            return item[0], item[1]
+        if len(item) == 1:
+            return item[0], None
+        raise ValueError(
+            f"batch {number}: expected (inputs, targets), got {len(item)} items; for several inputs yield ((a, b), targets)"
+        )
+    return item, None
+
+
+def _require_finite(part: Any, where: str) -> None:
+    for leaf in tree_flatten(part)[0]:
+        if isinstance(leaf, Tensor) and leaf.is_floating_point() and not torch.isfinite(leaf).all():
+            bad = int((~torch.isfinite(leaf)).sum())
+            raise ValueError(
+                f"{where}: expected finite numbers, got {bad} NaN or infinite of {leaf.numel()}; clean the data before training on them"
+            )
+
+
+def _takes_several(model: nn.Module) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return True
+    required = [p for p in parameters if p.kind in kinds]
+    return len(required) > 1
+
+
+def _part(batch: Batch, part: slice) -> Batch:
+    def cut(leaf: Any) -> Any:
+        whole = isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch.size
+        return leaf[part] if whole else leaf
+
+    return replace(
+        batch,
+        inputs=tree_map(cut, batch.inputs),
+        targets=tree_map(cut, batch.targets),
+        size=len(range(batch.size)[part]),
+    )

@@ -1,0 +1,177 @@
+"""A loss by name or callable, applied to whatever the model returns; and the best constant predictor's loss."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from theta0._batches import Batch, main_output, outputs_of
+
+LossName = Literal["cross_entropy", "mse", "l1", "bce"]
+T = TypeVar("T")
+Loss = LossName | Callable[[Any, Any], Tensor] | None
+
+_NAMED: dict[str, Callable[..., Tensor]] = {
+    "cross_entropy": F.cross_entropy,
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "bce": F.binary_cross_entropy_with_logits,
+}
+_MODULES: dict[type[nn.Module], LossName] = {
+    nn.CrossEntropyLoss: "cross_entropy",
+    nn.MSELoss: "mse",
+    nn.L1Loss: "l1",
+    nn.BCEWithLogitsLoss: "bce",
+}
+
+
+def checked(loss: Loss) -> Loss:
+    """The loss, if it can be one.
+
+    Returns:
+        The same.
+
+    Raises:
+        ValueError: if it is neither a known name, a callable, nor None.
+    """
+    if loss is None or callable(loss) or loss in _NAMED:
+        return loss
+    raise ValueError(f"loss: expected {', '.join(map(repr, _NAMED))}, a callable (outputs, targets) -> scalar, or None, got {loss!r}")
+
+
+def name_of(loss: Loss) -> LossName | None:
+    """The standard loss that a name, a torch function or a torch module (with default settings) stands for.
+
+    Returns:
+        Its name, or None for any other loss.
+    """
+    if isinstance(loss, str):
+        return loss
+    if isinstance(loss, nn.Module):
+        weighted = getattr(loss, "weight", None) is not None or getattr(loss, "reduction", "mean") != "mean"
+        return None if weighted else _MODULES.get(type(loss))
+    names: dict[Any, Any] = {function: name for name, function in _NAMED.items()}
+    return names.get(loss)
+
+
+def loss_of(model: nn.Module, batch: Batch, loss: Loss) -> tuple[Tensor, Any]:
+    """Run the model on a batch and apply the loss.
+
+    Args:
+        model: the model, called in the mode in which it is.
+        batch: the batch.
+        loss: a name, a callable, or None for a model that returns its own `.loss`.
+
+    Returns:
+        The loss, a 0-d tensor, and the model's outputs.
+
+    Raises:
+        ValueError: if the model or the loss raises, or the loss is no scalar.
+    """
+    inputs = batch.inputs
+    if loss is not None and isinstance(inputs, Mapping):
+        inputs = {key: value for key, value in inputs.items() if key != "labels"}
+    outputs = _guarded("the model's forward", batch, lambda: outputs_of(model, inputs))
+    value = applied(loss, outputs, batch)
+    return value, outputs
+
+
+def applied(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
+    """Apply a loss to outputs.
+
+    Returns:
+        A 0-d tensor.
+
+    Raises:
+        ValueError: if the loss raises, is missing, or is no scalar.
+    """
+    if loss is None:
+        own = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+        if not isinstance(own, Tensor):
+            raise ValueError(
+                "loss: expected a name or a callable, got None, and the model's outputs have no .loss; define loss, or pass labels to the model"
+            )
+        return own.reshape(())
+    if isinstance(loss, str):
+        value = _guarded(f"the loss {loss!r}", batch, lambda: _named(loss, outputs, batch))
+    else:
+        value = _guarded("the loss", batch, lambda: loss(_for_callable(outputs, batch), batch.targets))
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"loss: expected a scalar tensor, got {came}; reduce it over the batch, for example by .mean()")
+    return value.reshape(())
+
+
+def constant_loss(loss: Loss, outputs: Any, batch: Batch) -> float | None:
+    """The loss of the best predictor that ignores its input, on one batch.
+
+    For cross-entropy the entropy of the labels, for squared error their variance per output, for absolute error the
+    mean deviation from the median, for binary cross-entropy the entropy per output.
+
+    Returns:
+        The loss; None where the loss is not one of these or targets and outputs do not match.
+    """
+    name, output, targets = name_of(loss), main_output(outputs), batch.targets
+    if name is None or output is None or not isinstance(targets, Tensor):
+        return None
+    if name == "cross_entropy":
+        return _label_entropy(targets)
+    if targets.shape != output.shape:
+        return None
+    t = targets.detach().double().reshape(len(targets), -1)
+    if name == "mse":
+        return float(t.var(0, correction=0).mean())
+    if name == "l1":
+        return float((t - t.median(0).values).abs().mean())
+    p = t.mean(0)
+    return float(torch.special.entr(torch.stack([p, 1 - p])).sum(0).mean())
+
+
+def _label_entropy(targets: Tensor) -> float:
+    if targets.is_floating_point():
+        frequencies = targets.double().flatten(2).mean((0, 2)) if targets.dim() > 2 else targets.double().mean(0)
+    else:
+        counts = torch.bincount(targets[targets >= 0].flatten()).double()
+        frequencies = counts / counts.sum()
+    return float(torch.special.entr(frequencies).sum())
+
+
+def _named(loss: str, outputs: Any, batch: Batch) -> Tensor:
+    output, targets = main_output(outputs), batch.targets
+    if output is None or not isinstance(targets, Tensor):
+        missing = "a floating output" if output is None else "targets"
+        raise ValueError(f"expected {missing}, got {type(outputs if output is None else targets).__name__}")
+    output = output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
+    if loss == "cross_entropy":
+        _require_labels(output, targets)
+    if targets.is_floating_point() or loss != "cross_entropy":
+        targets = targets.to(output.dtype)
+    return _NAMED[loss](output, targets)
+
+
+def _require_labels(output: Tensor, targets: Tensor) -> None:
+    if targets.is_floating_point() or output.dim() < 2:
+        return
+    classes, valid = output.shape[1], targets[targets != -100]
+    if valid.numel() and (int(valid.min()) < 0 or int(valid.max()) >= classes):
+        raise ValueError(
+            f"expected labels from 0 to {classes - 1} (the model has {classes} outputs), got {int(valid.min())} to {int(valid.max())}; "
+            "renumber the labels or widen the last layer"
+        )
+
+
+def _for_callable(outputs: Any, batch: Batch) -> Any:
+    """A transformers-style output is handed to a loss as its logits when the batch was a dict."""
+    logits = getattr(outputs, "logits", None)
+    return logits if isinstance(batch.inputs, Mapping) and isinstance(logits, Tensor) else outputs
+
+
+def _guarded(what: str, batch: Batch, function: Callable[[], T]) -> T:
+    try:
+        return function()
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"batch {batch.number}: {what} raised {kind}{reason}") from error

@@ -1,0 +1,108 @@
+"""Who owns a weight: from a tensor seen in a call to a layer's path and its parameters' names."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+ROOT = "(model)"  # the path of a weight that belongs to the model itself; the empty string is the whole network
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Where a weight lives.
+
+    Attributes:
+        layer: the layer's path, as in `named_modules()`; for a bare parameter its own path.
+        module: the module that owns it.
+        attribute: the weight's name in that module.
+        parameters: the full names of the parameters behind it.
+    """
+
+    layer: str
+    module: nn.Module
+    attribute: str
+    parameters: tuple[str, ...]
+
+
+class Owners:  # a class because hooks and look-ups share the stack of running modules
+    """The weights of one model and the modules that are running."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._paths = {module: path for path, module in model.named_modules()}
+        self._running: list[nn.Module] = []
+        self._made: dict[int, tuple[Tensor, nn.Module, str]] = {}  # by parametrizations; held so that ids stay unique
+        self._held: dict[int, list[tuple[nn.Module, str]]] = {}
+        for module in self._paths:
+            for name, parameter in module.named_parameters(recurse=False):
+                self._held.setdefault(id(parameter), []).append((module, name))
+        self._parametrized = {
+            child: (module, name)
+            for module in self._paths
+            if parametrize.is_parametrized(module)
+            for name, child in module.parametrizations.items()  # type: ignore[union-attr,operator]
+        }
+
+    def enter(self, module: nn.Module, inputs: Any) -> None:
+        """A forward pre-hook: the module starts to run."""
+        self._running.append(module)
+
+    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        """A forward hook: the module has run; what a parametrization made is remembered."""
+        if module in self._running:
+            while self._running.pop() is not module:
+                pass
+        if module in self._parametrized:
+            self._made[id(output)] = (output, *self._parametrized[module])
+
+    def find(self, weight: Tensor) -> Owner | None:
+        """The owner of a tensor that is a parameter, a view of one, or made from one by its module.
+
+        Returns:
+            The owner; the running module where several share the tensor; None for any other tensor.
+        """
+        for tensor in (weight, weight._base):
+            if tensor is None:
+                continue
+            if id(tensor) in self._held:
+                return self._owner(*self._preferred(self._held[id(tensor)]))
+            if id(tensor) in self._made:
+                return self._owner(*self._made[id(tensor)][1:])
+        running = self._running[-1] if self._running else None
+        if running in self._paths:  # a weight recomputed by a pre-forward hook is a plain attribute
+            for name in ("weight",):
+                if getattr(running, "__dict__", {}).get(name) is weight:
+                    return self._owner(running, name)
+        return None
+
+    def module_of(self, weight: Tensor) -> Owner | None:
+        """As `find`, for a weight that is one of several in its layer: the layer is the module itself.
+
+        Returns:
+            The owner, or None.
+        """
+        owner = self.find(weight)
+        if owner is None:
+            return None
+        path = self._paths[owner.module] or ROOT
+        names = tuple(self._names(owner.module))
+        return Owner(path, owner.module, owner.attribute, names)
+
+    def _preferred(self, held: list[tuple[nn.Module, str]]) -> tuple[nn.Module, str]:
+        return next((entry for entry in held if self._running and entry[0] is self._running[-1]), held[0])
+
+    def _owner(self, module: nn.Module, attribute: str) -> Owner:
+        path = self._paths[module]
+        short = attribute.removesuffix("_weight") if attribute != "weight" else ""
+        layer = ".".join(part for part in (path, short) if part) or ROOT
+        return Owner(layer, module, attribute, tuple(self._names(module, attribute)))
+
+    def _names(self, module: nn.Module, attribute: str | None = None) -> list[str]:
+        path = self._paths[module]
+        local = [name for name, _ in module.named_parameters()]
+        if attribute is not None:
+            behind = f"parametrizations.{attribute}."
+            old_style = {f"{attribute}_g", f"{attribute}_v", f"{attribute}_orig"}
+            local = [n for n in local if n == attribute or n.startswith(behind) or n in old_style]
+        return [f"{path}.{name}" if path else name for name in local]

@@ -1,0 +1,159 @@
+"""Findings about what flows backward: vanishing, exploding and zero gradients, unused and frozen parameters."""
+
+import math
+from collections.abc import Sequence
+
+from theta0._records import Table
+from theta0.diagnosis.chain import Link, chain, falling_back
+from theta0.diagnosis.results import Finding
+
+FALL_ERROR, FALL_WARNING = 1e-5, 1e-4
+GROWTH_ERROR, GROWTH_WARNING = 1e5, 1e4
+_MEASURED = "measured, docs/findings.md"
+
+
+def backward_findings(table: Table) -> list[Finding]:
+    """Judge the gradients along the layers.
+
+    Returns:
+        Findings, the causes first.
+    """
+    links = [link for link in chain(table) if link.backward is not None and math.isfinite(link.backward)]
+    found = [vanishing_gradients(links), exploding_gradients(links)]
+    return [finding for finding in found if finding is not None]
+
+
+def vanishing_gradients(links: list[Link]) -> Finding | None:
+    """The gradient dies out on its way from the loss to the first layers.
+
+    Returns:
+        The finding, or None.
+    """
+    fallen = falling_back(links, FALL_WARNING)
+    if not fallen:
+        return None
+    largest = max(link.backward or 0.0 for link in links)
+    smallest = min(link.backward or 0.0 for link in fallen)
+    share, severe = smallest / largest, smallest < FALL_ERROR * largest
+    begins = fallen[-1]
+    return Finding(
+        code="vanishing-gradients",
+        severity="error" if severe else "warning",
+        layer=begins.layer,
+        value=share,
+        threshold=FALL_ERROR if severe else FALL_WARNING,
+        message=(
+            f"Going backward, the gradient falls to {share:.1e} of its largest norm; at {begins.layer!r} and the {len(fallen) - 1} "
+            "layers before it too little arrives for them to learn. Keep the preactivations' mean at zero (LCW) and their "
+            "variance at one."
+        ),
+        remedy="theta0 treat TARGET --with lcw",
+        source=_MEASURED,
+        layers=tuple(link.layer for link in reversed(fallen)),
+    )
+
+
+def exploding_gradients(links: list[Link]) -> Finding | None:
+    """The gradient grows on its way from the loss to the first layers.
+
+    Returns:
+        The finding, or None.
+    """
+    known = [link for link in links if link.backward]
+    if len(known) < 2:
+        return None
+    last = known[-1].backward or 1.0
+    grown = [link for link in reversed(known) if (link.backward or 0.0) > GROWTH_WARNING * last]
+    if not grown:
+        return None
+    ratio = max(link.backward or 0.0 for link in grown) / last
+    severe = ratio > GROWTH_ERROR
+    return Finding(
+        code="exploding-gradients",
+        severity="error" if severe else "warning",
+        layer=grown[0].layer,
+        value=ratio,
+        threshold=GROWTH_ERROR if severe else GROWTH_WARNING,
+        message=(
+            f"Going backward, the gradient grows to {ratio:.1e} times its norm at the last layer, past {GROWTH_WARNING:g} at "
+            f"{grown[0].layer!r}: the first layers would jump. Rescale the weights so that every layer's output has unit variance."
+        ),
+        remedy="theta0 treat TARGET --with unit-variance",
+        source=_MEASURED,
+        layers=tuple(link.layer for link in grown),
+    )
+
+
+def zero_gradient(stuck: Sequence[str], steps: int) -> list[Finding]:
+    """Parameters whose gradient is exactly zero, and still is after probe steps.
+
+    Returns:
+        One finding for all of them, or none.
+    """
+    if not stuck:
+        return []
+    listed = ", ".join(stuck[:3]) + (f" and {len(stuck) - 3} more" if len(stuck) > 3 else "")
+    return [
+        Finding(
+            code="zero-gradient",
+            severity="error",
+            layer=stuck[0],
+            value=0.0,
+            threshold=0.0,
+            message=(
+                f"The gradient of {listed} is exactly zero, and still is after {steps} probe steps on a copy: nothing there can "
+                "learn. Look for two zero factors in a product, or a unit that is off on every sample, and start one of them at random."
+            ),
+            remedy="torch.nn.init.normal_(parameter, std=0.02)",
+            source="a gradient that is zero by design at step 0 is not zero after a step",
+            layers=tuple(stuck),
+        )
+    ]
+
+
+def unused_parameters(unused: Sequence[str]) -> list[Finding]:
+    """Parameters that the loss does not depend on.
+
+    Returns:
+        One finding for all of them, or none.
+    """
+    if not unused:
+        return []
+    listed = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
+    return [
+        Finding(
+            code="unused-parameters",
+            severity="note",
+            layer=unused[0],
+            value=float(len(unused)),
+            threshold=0.0,
+            message=f"The loss does not depend on {listed}, on these batches. If that is not meant, look for a layer that forward never calls.",
+            remedy="",
+            source="autograd finds no path from the loss",
+            layers=tuple(unused),
+        )
+    ]
+
+
+def frozen_parameters(frozen: Sequence[str], trained: int) -> list[Finding]:
+    """Parameters with `requires_grad=False`.
+
+    Returns:
+        One finding for all of them, or none; an error where nothing is left to train.
+    """
+    if not frozen:
+        return []
+    listed = ", ".join(frozen[:3]) + (f" and {len(frozen) - 3} more" if len(frozen) > 3 else "")
+    return [
+        Finding(
+            code="frozen-parameters",
+            severity="note" if trained else "error",
+            layer=frozen[0],
+            value=float(len(frozen)),
+            threshold=0.0,
+            message=f"{listed} will not be trained (requires_grad is False). If that is not meant, set requires_grad_(True).",
+            remedy="model.requires_grad_(True)",
+            source="requires_grad",
+            layers=tuple(frozen),
+        )
+    ]

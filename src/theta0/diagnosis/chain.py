@@ -1,0 +1,86 @@
+"""The layers of a diagnosis as chains of numbers, and where along a chain something begins."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from theta0._records import Table
+
+
+@dataclass(frozen=True)
+class Link:
+    """What the judgements need of one layer call.
+
+    Attributes:
+        layer: its path.
+        spread: standard deviation between samples of its preactivations.
+        rms: root mean square of its preactivations.
+        backward: norm of the loss's gradient with respect to them; None where it was not measured.
+        numbers: all that was measured there.
+    """
+
+    layer: str
+    spread: float
+    rms: float
+    backward: float | None
+    numbers: dict[str, float]
+
+    @property
+    def relative_spread(self) -> float:
+        """The spread between samples over the root mean square: what is left of the signal; 0 for a silent layer."""
+        return self.spread / self.rms if self.rms > 0 else 0.0
+
+
+def chain(table: Table) -> list[Link]:
+    """The layer calls of a table, in execution order.
+
+    Returns:
+        One link per layer call that has preactivations.
+    """
+    links = []
+    for layer, numbers in table.items():
+        if "preactivation_variance" not in numbers:
+            continue
+        variance, mean = numbers["preactivation_variance"], numbers["preactivation_mean"]
+        share = numbers.get("sample_share", 0.0)
+        spread = math.sqrt(max(0.0, share * variance)) if math.isfinite(variance) else math.nan
+        rms = math.sqrt(max(0.0, variance + mean**2)) if math.isfinite(variance) else math.nan
+        links.append(Link(layer, spread, rms, numbers.get("backward_norm"), numbers))
+    return links
+
+
+def final_run(links: Sequence[Link], ill: Callable[[Link], bool]) -> list[Link]:
+    """The links from the first of the unbroken run of ill ones that reaches the end of the chain.
+
+    Layers that put out nothing at all, as zero-initialised ones do on purpose, do not break a run and do not start one.
+
+    Returns:
+        The run; empty where the chain's last link is healthy.
+    """
+    run: list[Link] = []
+    for link in reversed(links):
+        if link.rms == 0:
+            continue
+        if not ill(link):
+            break
+        run.insert(0, link)
+    return run
+
+
+def falling_back(links: Sequence[Link], threshold: float) -> list[Link]:
+    """The links before which, going backward, the gradient has fallen below a share of its largest norm.
+
+    A gradient that only a branch loses, while an earlier layer still has it, has not vanished: every link from the
+    start of the chain must be below. Gradients of exactly zero are another fault.
+
+    Returns:
+        The links from the start of the chain to where, going backward, the fall begins; empty where there is none.
+    """
+    known = [link for link in links if link.backward]
+    largest = max((link.backward or 0.0 for link in known), default=0.0)
+    fallen: list[Link] = []
+    for link in known:
+        if not (link.backward or 0.0) < threshold * largest:
+            break
+        fallen.append(link)
+    return fallen

@@ -1,0 +1,113 @@
+"""Measure a starting point and judge it."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from theta0._batches import Batch, materialised, ready, unwrapped
+from theta0._losses import Loss, checked, loss_of
+from theta0._records import Table, by_layer
+from theta0._training import checked_optimizer, steps_from
+from theta0._untouched import untouched
+from theta0.diagnosis.backward import backward_findings, frozen_parameters, unused_parameters, zero_gradient
+from theta0.diagnosis.finiteness import nonfinite_signals, nonfinite_weights
+from theta0.diagnosis.forward import forward_findings
+from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.measurements.signals import signals_of
+
+_PROBE_STEPS = 2
+
+
+def diagnose(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Loss = None,
+    *,
+    optimizer: str | None = None,
+    learning_rate: float | None = None,
+    max_batches: int | None = 4,
+) -> Diagnosis:
+    """Look at a network's starting point and say what is wrong with it.
+
+    The model is left bit-identical. Cost: one gradient per batch, and two probe steps on one batch where a parameter's
+    gradient is exactly zero (only one that stays zero is a fault).
+
+    Args:
+        model: any module, in the mode in which it will be trained.
+        batches: `(inputs, targets)` batches.
+        loss: "cross_entropy", "mse", "l1", "bce", a callable, or None where the model returns its own `.loss`.
+        optimizer: the one that will train it, for the probe steps; default SGD.
+        learning_rate: its rate; default 0.01.
+        max_batches: how many batches are read; None reads all.
+
+    Returns:
+        Records, findings ordered by cause, and the cost in gradients.
+
+    Raises:
+        ValueError: if the data, the loss or the model's forward cannot be used; the message says what to do.
+    """
+    checked(loss)
+    inner = unwrapped(model)
+    found = materialised(batches, inner, max_batches=max_batches)
+    return diagnosis_of(inner, found, loss, optimizer=optimizer, rate=learning_rate)
+
+
+def diagnosis_of(
+    model: nn.Module, batches: Sequence[Batch], loss: Loss, *, optimizer: str | None = None, rate: float | None = None
+) -> Diagnosis:
+    """As `diagnose`, on batches already materialised.
+
+    Returns:
+        The diagnosis.
+    """
+    checked_optimizer(optimizer or "sgd")
+    model = ready(model, batches[0])
+    records = signals_of(model, list(batches), loss)
+    table = by_layer(records)
+    cost = float(len(batches))
+    broken = nonfinite_weights(table)
+    if broken:
+        return Diagnosis(tuple(records), tuple(broken), cost)
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    zero = [name for name in trained if table[name].get("gradient_norm") == 0.0]
+    stuck: list[str] = []
+    if zero and math.isfinite(table[""]["loss"]):
+        stuck = _still_zero(model, batches[0], loss, zero, optimizer or "sgd", rate or 0.01)
+        cost += _PROBE_STEPS + 1
+    findings = [*nonfinite_signals(table), *forward_findings(table)]
+    if trained or "loss" in table.get("", {}):
+        findings += [*backward_findings(table), *zero_gradient(stuck, _PROBE_STEPS), *_participation(model, table)]
+    return Diagnosis(tuple(records), tuple(_ordered(findings)), cost)
+
+
+def _participation(model: nn.Module, table: Table) -> list[Finding]:
+    """Parameters that take no part in training."""
+    named = dict(model.named_parameters())
+    trained = [name for name, p in named.items() if p.requires_grad]
+    unused = [name for name in trained if "gradient_norm" not in table.get(name, {})]
+    frozen = [name for name in named if name not in set(trained)]
+    judged = any("gradient_norm" in table.get(name, {}) for name in trained)
+    return (unused_parameters(unused) if judged else []) + frozen_parameters(frozen, len(trained))
+
+
+def _still_zero(
+    model: nn.Module, batch: Batch, loss: Loss, names: Sequence[str], optimizer: str, rate: float
+) -> list[str]:
+    """Those parameters whose gradient is zero after probe steps as well."""
+    with untouched(model), torch.enable_grad():
+        steps_from(model, [batch], loss, optimizer=optimizer, rate=rate, steps=_PROBE_STEPS)
+        named = dict(model.named_parameters())
+        value, _ = loss_of(model, batch, loss)
+        found = torch.autograd.grad(value, [named[name] for name in names], allow_unused=True)
+    return [name for name, g in zip(names, found, strict=True) if g is None or not bool(g.any())]
+
+
+def _ordered(findings: list[Finding]) -> list[Finding]:
+    """Errors before warnings before notes; within each, causes first, as the families list them."""
+    rank = {"error": 0, "warning": 1, "note": 2}
+    return sorted(findings, key=lambda finding: rank[finding.severity])
+
+

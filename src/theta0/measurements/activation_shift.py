@@ -1,0 +1,180 @@
+"""Activation shift: a neuron's mean preactivation depends on the angle between its weights and the mean activation."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from theta0._batches import materialised, outputs_of, unwrapped
+from theta0._calls import LinearCall, watch
+from theta0._records import Record
+from theta0._untouched import untouched
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronShift:
+    r"""The two sides of $E[w·a + b] = ‖w‖ ‖μ‖ \cos∠(w, μ) + b$ for every neuron of one layer, μ = E[a].
+
+    For convolutions a neuron is an output channel and a the unfolded patch. All in float64.
+
+    Attributes:
+        observed: mean preactivation over samples and positions.
+        predicted: the right-hand side.
+        weight_norm: ‖w‖.
+        input_mean_norm: ‖μ‖ (of the neuron's group).
+        cosine: of the angle between w and μ; 0 where one of them is zero.
+        bias: b.
+        variance: of the preactivation over samples, positions and neurons.
+    """
+
+    observed: Float64[Tensor, " units"]
+    predicted: Float64[Tensor, " units"]
+    weight_norm: Float64[Tensor, " units"]
+    input_mean_norm: Float64[Tensor, " units"]
+    cosine: Float64[Tensor, " units"]
+    bias: Float64[Tensor, " units"]
+    variance: float
+
+
+def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int | None = 4) -> dict[str, NeuronShift]:
+    """Measure the activation shift of every neuron (kutsuna2019lcw, Proposition 2).
+
+    Linear, Conv1d-3d layers and matrix products by a parameter are measured; embeddings, transposed convolutions and
+    recurrent layers are not, since their units have no one input vector.
+
+    Args:
+        model: any module; left bit-identical.
+        batches: batches with or without targets.
+        max_batches: how many are read; None reads all.
+
+    Returns:
+        Layers in execution order.
+    """
+    model = unwrapped(model)
+    found = materialised(batches, model, max_batches=max_batches)
+    sums: dict[str, _Sums] = {}
+
+    def seen(call: LinearCall) -> None:
+        if call.kind in ("linear", "conv", "matmul"):
+            new = _sums(call)
+            sums[call.layer] = new if call.layer not in sums else sums[call.layer].plus(new)
+
+    with untouched(model), torch.no_grad(), watch(model, seen):
+        for batch in found:
+            outputs_of(model, batch.inputs)
+    return {layer: _shift(total) for layer, total in sums.items()}
+
+
+def activation_shift(model: nn.Module, batches: Iterable[Any], *, max_batches: int | None = 4) -> list[Record]:
+    """Summaries of `neuron_shifts` per layer.
+
+    Quantities: `shift_mean` and `shift_spread` (mean and standard deviation over neurons of the mean preactivation),
+    `shift_share` (variance between neurons' means over the total preactivation variance), `shift_cosine` (root mean
+    square cosine between weights and mean input) and `input_mean_norm` (‖μ‖).
+
+    Args:
+        model: any module; left bit-identical.
+        batches: batches with or without targets.
+        max_batches: how many are read; None reads all.
+
+    Returns:
+        The records, layers in execution order.
+    """
+    records: list[Record] = []
+    for layer, shift in neuron_shifts(model, batches, max_batches=max_batches).items():
+        between = float(shift.observed.var(correction=0))
+        values = {
+            "shift_mean": float(shift.observed.mean()),
+            "shift_spread": between**0.5,
+            "shift_cosine": float(shift.cosine.square().mean().sqrt()),
+            "input_mean_norm": float(shift.input_mean_norm.mean()),
+        }
+        if shift.variance > 0:
+            values["shift_share"] = between / shift.variance
+        records += [Record(layer, quantity, value) for quantity, value in values.items()]
+    return records
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Totals over rows (samples and positions) of one layer's calls."""
+
+    rows: int
+    inputs: Float64[Tensor, "groups fan_in"]
+    weight: Float64[Tensor, "units fan_in"]
+    bias: Float64[Tensor, " units"]
+    outputs: Float64[Tensor, " units"]
+    mean: float
+    variance: float
+
+    def plus(self, other: "_Sums") -> "_Sums":
+        rows = self.rows + other.rows
+        step = other.mean - self.mean
+        variance = (self.variance * self.rows + other.variance * other.rows) / rows
+        variance += step**2 * self.rows * other.rows / rows**2
+        mean = self.mean + step * other.rows / rows
+        inputs, outputs = self.inputs + other.inputs, self.outputs + other.outputs
+        return _Sums(rows, inputs, self.weight, self.bias, outputs, mean, variance)
+
+
+def _sums(call: LinearCall) -> _Sums:
+    z = call.output.detach().double().movedim(call.unit_axis, -1).flatten(0, -2)
+    weight = call.weight.detach().double()
+    weight = weight.T if call.kind == "matmul" else weight.flatten(1)
+    a = call.input.detach()
+    inputs = _patch_sums(call, a) if call.kind == "conv" else a.double().flatten(0, -2).sum(0)[None]
+    bias = torch.zeros_like(z[0]) if call.bias is None else call.bias.detach().double()
+    variance, mean = torch.var_mean(z, correction=0)
+    return _Sums(len(z), inputs, weight, bias, z.sum(0), float(mean), float(variance))
+
+
+def _patch_sums(call: LinearCall, a: Tensor) -> Float64[Tensor, "groups fan_in"]:
+    """Sums of unfolded patches, one kernel offset at a time, so that no patch is stored."""
+    kernel, axes = call.weight.shape[2:], call.weight.dim() - 2
+    a = a if a.dim() == axes + 2 else a[None]
+    positions = call.output.shape[-axes:]
+    stride, padding, dilation, groups = _geometry(call, axes, kernel)
+    a = F.pad(a, [p for pair in reversed(padding) for p in pair])
+    offsets = torch.cartesian_prod(*(torch.arange(k) for k in kernel)).reshape(-1, axes).tolist()
+    sums = []
+    for offset in offsets:
+        window: tuple[slice, ...] = (slice(None), slice(None))
+        for o, s, d, p in zip(offset, stride, dilation, positions, strict=True):
+            window += (slice(o * d, o * d + s * (p - 1) + 1, s),)
+        sums.append(a[window].double().transpose(0, 1).flatten(1).sum(1))
+    return torch.stack(sums, 1).reshape(groups, -1)
+
+
+def _geometry(
+    call: LinearCall, axes: int, kernel: torch.Size
+) -> tuple[list[int], list[tuple[int, int]], list[int], int]:
+    positional, named = call.options
+    defaults = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+    given = {**defaults, **dict(zip(defaults, positional, strict=False)), **named}
+
+    def each(value: Any) -> list[int]:
+        values = [value] if isinstance(value, int) else list(value)
+        return values * axes if len(values) == 1 else values
+
+    stride, dilation = each(given["stride"]), each(given["dilation"])
+    if given["padding"] == "same":
+        totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        padding = [(t // 2, t - t // 2) for t in totals]
+    else:
+        padding = [(p, p) for p in each(0 if given["padding"] == "valid" else given["padding"])]
+    return stride, padding, dilation, int(given["groups"])
+
+
+def _shift(total: _Sums) -> NeuronShift:
+    groups = len(total.inputs)
+    mu = (total.inputs / total.rows).repeat_interleave(len(total.weight) // groups, 0)
+    norms, mean_norms = total.weight.norm(dim=1), mu.norm(dim=1)
+    products = norms * mean_norms
+    cosine = torch.where(products > 0, (total.weight * mu).sum(1) / products.clamp_min(1e-300), 0.0)
+    predicted = products * cosine + total.bias
+    observed = total.outputs / total.rows
+    return NeuronShift(observed, predicted, norms, mean_norms, cosine, total.bias, total.variance)

@@ -1,0 +1,65 @@
+"""What a network puts out, and what it loses against the best predictor that ignores its input."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from theta0._batches import Batch, main_output
+from theta0._losses import Loss, constant_loss
+from theta0._moments import Moments, merged, moments
+from theta0._records import Record
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One forward pass.
+
+    Attributes:
+        batch: what went in.
+        outputs: what came out, detached where it is a tensor.
+        loss: its loss; None where there is none.
+    """
+
+    batch: Batch
+    outputs: Any
+    loss: float | None
+
+
+def output_records(passes: Sequence[Pass], loss: Loss) -> list[Record]:
+    """Whole-network numbers (layer "") over several forward passes.
+
+    `loss` and `loss_constant` are means over batches; `output_rms` and `output_sample_std` are taken over the rows of
+    the main output, `output_sample_std` being the root of the variance between rows, averaged over the row's entries.
+
+    Returns:
+        The records; those that do not exist for this network are left out.
+    """
+    records: list[Record] = []
+    losses = [p.loss for p in passes if p.loss is not None]
+    if losses:
+        records.append(Record("", "loss", sum(losses) / len(losses), "loss"))
+    constants = [constant_loss(loss, p.outputs, p.batch) for p in passes]
+    known = [value for value in constants if value is not None]
+    if known and len(known) == len(constants):
+        records.append(Record("", "loss_constant", sum(known) / len(known), "loss"))
+    rows = [main_output(p.outputs) for p in passes]
+    seen = _row_moments([row for row in rows if isinstance(row, Tensor) and row.numel()])
+    if seen is not None:
+        square = float((seen.mean.square() + seen.variance).mean())
+        records.append(Record("", "output_rms", math.sqrt(square) if square >= 0 else math.nan))
+        if seen.count > 1:
+            records.append(Record("", "output_sample_std", float(seen.variance.mean().sqrt())))
+    return records
+
+
+def _row_moments(outputs: list[Tensor]) -> Moments | None:
+    """Moments over rows; outputs whose rows differ in shape are taken entry by entry."""
+    alike = len({tuple(output.shape[1:]) for output in outputs}) == 1
+    total: Moments | None = None
+    for output in outputs:
+        new = moments(output.flatten(1) if alike and output.dim() > 1 else output.flatten())
+        total = new if total is None else merged(total, new)
+    return total
