@@ -76,7 +76,7 @@ def is_linearly_constrained(layer: nn.Module, name: str = "weight") -> bool:
     """
     if not parametrize.is_parametrized(layer, name):
         return False
-    return any(isinstance(p, Centered | HouseholderBasis) for p in layer.parametrizations[name])  # type: ignore[union-attr, index, operator]
+    return any(isinstance(p, Centered | HouseholderBasis) for p in layer.parametrizations[name])  # type: ignore[index]
 
 
 class Centered(nn.Module):
@@ -113,7 +113,7 @@ class HouseholderBasis(nn.Module):
             w = B v, unrolled back to the layer's kernel.
         """
         weight: Tensor = _FromBasis.apply(v)  # type: ignore[no-untyped-call]
-        return weight.unflatten(1, self.kernel)
+        return weight.reshape(-1, *self.kernel)
 
     def right_inverse(self, weight: Float[Tensor, "units *fan_in"]) -> Float[Tensor, "units coordinates"]:
         """The coordinates of the nearest constrained weight.
@@ -153,7 +153,7 @@ def _checked_weight(layer: nn.Module, name: str) -> nn.Parameter:
     if weight is None:
         known = [key for key, _ in layer.named_parameters(recurse=False)]
         raise ValueError(f"{layer} has no parameter {name!r}; its parameters are {known}")
-    if isinstance(weight, nn.parameter.UninitializedTensorMixin):
+    if isinstance(weight, nn.UninitializedParameter):
         raise ValueError(f"{name!r} of {layer} is not initialized yet: run one forward pass first")
     _check_shape(layer, name, weight)
     return weight
@@ -201,7 +201,7 @@ class _Center(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(v: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(v: Tensor) -> Tensor:
         return _centered(v)
 
     @staticmethod
@@ -209,11 +209,11 @@ class _Center(torch.autograd.Function):
         pass
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return _Center.apply(grad)  # type: ignore[no-any-return, no-untyped-call]
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:  # type: ignore[override]
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
         return _Center.apply(tangent)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -223,7 +223,7 @@ class _FromBasis(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(v: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(v: Tensor) -> Tensor:
         m = v.shape[1] + 1
         total = v.mean(1, keepdim=True) * (m - 1)  # not .sum(), which autocast may widen
         weight = pad(v, (1, 0)).sub_(total / (m + math.sqrt(m)))
@@ -235,11 +235,11 @@ class _FromBasis(torch.autograd.Function):
         pass
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return _ToBasis.apply(grad)  # type: ignore[no-any-return, no-untyped-call]
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:  # type: ignore[override]
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
         return _FromBasis.apply(tangent)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -249,7 +249,7 @@ class _ToBasis(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(weight: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(weight: Tensor) -> Tensor:
         m = weight.shape[1]
         first, rest = weight[:, :1], weight[:, 1:]
         return rest - (rest.mean(1, keepdim=True) * ((m - 1) / (m + math.sqrt(m))) + first / math.sqrt(m))
@@ -259,9 +259,9 @@ class _ToBasis(torch.autograd.Function):
         pass
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return _FromBasis.apply(grad)  # type: ignore[no-any-return, no-untyped-call]
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:  # type: ignore[override]
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
         return _ToBasis.apply(tangent)  # type: ignore[no-any-return, no-untyped-call]
