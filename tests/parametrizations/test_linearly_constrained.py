@@ -1,6 +1,8 @@
 """LCW against a dense QR basis in float64: values, trajectories, derivatives, and what torch does to a layer."""
 
 import copy
+import importlib.util
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -44,6 +46,15 @@ def inputs_for(layer: nn.Module, batch: int = 3) -> Tensor:
 
 def original(layer: nn.Module) -> nn.Parameter:
     return layer.parametrizations.weight.original
+
+
+def unchecked() -> Callable[..., nn.Module]:
+    """The same function from a fresh load of its file, out of reach of the suite's run-time type checks."""
+    path = sys.modules[linearly_constrained.__module__].__file__
+    spec = importlib.util.spec_from_file_location("unchecked_linearly_constrained", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.linearly_constrained
 
 
 def imbalance(weight: Tensor) -> float:
@@ -189,6 +200,17 @@ def test_vmap_over_stacked_weights(make, coordinates):
 
 
 @both
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_compiles_into_one_graph(coordinates):
+    layer = unchecked()(nn.Conv1d(2, 3, 2).double(), coordinates=coordinates)  # checks cannot be traced
+    inputs = inputs_for(layer)
+    expected = torch.autograd.grad(layer(inputs).square().sum(), list(layer.parameters()))
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)(inputs)
+    torch.testing.assert_close(compiled, layer(inputs))
+    torch.testing.assert_close(torch.autograd.grad(compiled.square().sum(), list(layer.parameters())), expected)
+
+
+@both
 @each_layer
 def test_removal_leaves_a_plain_layer_with_the_same_function(make, coordinates):
     layer = make().double()
@@ -323,7 +345,7 @@ def test_errors_say_what_and_change_nothing(make, name, message, coordinates):
 
 def test_unknown_coordinates():
     with pytest.raises(ValueError, match="'ambient' or 'orthonormal', not 'polar'"):
-        linearly_constrained(nn.Linear(4, 3), coordinates="polar")
+        unchecked()(nn.Linear(4, 3), coordinates="polar")
 
 
 def test_the_catalogue_names_it():
