@@ -62,7 +62,9 @@ def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
         for generator, state in states:
             generator.set_state(state)
     if not found:
-        raise ValueError("batches: expected at least one batch, got none; is the data set empty, or a generator already used up?")
+        raise ValueError(
+            "batches: expected at least one batch, got none; is the data set empty, or a generator already used up?"
+        )
     return found
 
 
@@ -159,20 +161,30 @@ def device_of(model: nn.Module) -> torch.device:
     """
     devices = {t.device for t in [*model.parameters(), *model.buffers()]}
     if any(device.type == "meta" for device in devices):
-        raise ValueError("model: its parameters are on the meta device and hold no values; call model.to_empty(...) and initialise them first")
+        raise ValueError(
+            "model: its parameters are on the meta device and hold no values; call model.to_empty(...) and initialise them first"
+        )
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
-        raise ValueError(f"model: expected all parameters and buffers on one device, got {names}; move it with model.to(device)")
+        raise ValueError(
+            f"model: expected all parameters and buffers on one device, got {names}; move it with model.to(device)"
+        )
     return next(iter(devices), torch.device("cpu"))
 
 
 def _generators(batches: Any) -> list[torch.Generator]:
-    holders = (batches, getattr(batches, "sampler", None), getattr(getattr(batches, "batch_sampler", None), "sampler", None))
+    holders = (
+        batches,
+        getattr(batches, "sampler", None),
+        getattr(getattr(batches, "batch_sampler", None), "sampler", None),
+    )
     found = [getattr(holder, "generator", None) for holder in holders]
     return [g for g in found if isinstance(g, torch.Generator)]
 
 
 def _batch(item: Any, number: int, model: nn.Module) -> Batch:
+    if isinstance(item, Batch):
+        return item
     inputs, targets = _split(item, number)
     device = device_of(model)
     floating = {p.dtype for p in model.parameters() if p.is_floating_point()}

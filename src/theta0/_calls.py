@@ -140,9 +140,7 @@ class _Watch(TorchFunctionMode):  # a class because torch's interception point i
     ) -> tuple[int, LinearCall] | None:
         kind, source, weight_at, bias_at, unit_axis = _LINEAR_MAPS[func]
         places = dict(zip(_KEYWORDS, (source, weight_at, bias_at), strict=True))
-        given = {
-            key: args[at] if at is not None and at < len(args) else options.get(key) for key, at in places.items()
-        }
+        given = {key: args[at] if at is not None and at < len(args) else options.get(key) for key, at in places.items()}
         weight = given["weight"]
         owner = self.owners.find(weight) if isinstance(weight, Tensor) else None
         if owner is None:

@@ -38,7 +38,9 @@ def checked(loss: Loss) -> Loss:
     """
     if loss is None or callable(loss) or loss in _NAMED:
         return loss
-    raise ValueError(f"loss: expected {', '.join(map(repr, _NAMED))}, a callable (outputs, targets) -> scalar, or None, got {loss!r}")
+    raise ValueError(
+        f"loss: expected {', '.join(map(repr, _NAMED))}, a callable (outputs, targets) -> scalar, or None, got {loss!r}"
+    )
 
 
 def name_of(loss: Loss) -> LossName | None:
@@ -100,7 +102,9 @@ def applied(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
         value = _guarded("the loss", batch, lambda: loss(_for_callable(outputs, batch), batch.targets))
     if not isinstance(value, Tensor) or value.numel() != 1:
         came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"loss: expected a scalar tensor, got {came}; reduce it over the batch, for example by .mean()")
+        raise ValueError(
+            f"loss: expected a scalar tensor, got {came}; reduce it over the batch, for example by .mean()"
+        )
     return value.reshape(())
 
 
@@ -171,7 +175,16 @@ def _for_callable(outputs: Any, batch: Batch) -> Any:
 def _guarded(what: str, batch: Batch, function: Callable[[], T]) -> T:
     try:
         return function()
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        NotImplementedError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise ValueError(f"batch {batch.number}: {what} raised {kind}{reason}") from error

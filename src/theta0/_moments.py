@@ -49,7 +49,9 @@ def merged(a: Moments, b: Moments) -> Moments:
     """
     count = a.count + b.count
     step = b.mean - a.mean
-    return Moments(count, a.mean + step * (b.count / count), a.squares + b.squares + step**2 * (a.count * b.count / count))
+    return Moments(
+        count, a.mean + step * (b.count / count), a.squares + b.squares + step**2 * (a.count * b.count / count)
+    )
 
 
 def pooled(m: Moments, axis: int | None = None) -> Moments:

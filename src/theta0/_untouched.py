@@ -82,7 +82,7 @@ def randomness_snapshot() -> Callable[[], None]:
     Returns:
         A function that puts them back.
     """
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - users' loaders use it
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     accelerators = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
 
     def restore() -> None:

@@ -71,16 +71,16 @@ def falling_back(links: Sequence[Link], threshold: float) -> list[Link]:
     """The links before which, going backward, the gradient has fallen below a share of its largest norm.
 
     A gradient that only a branch loses, while an earlier layer still has it, has not vanished: every link from the
-    start of the chain must be below. Gradients of exactly zero are another fault.
+    start of the chain must be below. Gradients that are zero from the start up to a healthy one are another fault.
 
     Returns:
         The links from the start of the chain to where, going backward, the fall begins; empty where there is none.
     """
-    known = [link for link in links if link.backward]
-    largest = max((link.backward or 0.0 for link in known), default=0.0)
+    known = [(link, link.backward) for link in links if link.backward is not None]
+    largest = max((norm for _, norm in known), default=0.0)
     fallen: list[Link] = []
-    for link in known:
-        if not (link.backward or 0.0) < threshold * largest:
+    for link, norm in known:
+        if not norm < threshold * largest:
             break
         fallen.append(link)
-    return fallen
+    return fallen if any(link.backward for link in fallen) else []

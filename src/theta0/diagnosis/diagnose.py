@@ -109,5 +109,3 @@ def _ordered(findings: list[Finding]) -> list[Finding]:
     """Errors before warnings before notes; within each, causes first, as the families list them."""
     rank = {"error": 0, "warning": 1, "note": 2}
     return sorted(findings, key=lambda finding: rank[finding.severity])
-
-

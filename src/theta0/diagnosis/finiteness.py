@@ -12,7 +12,9 @@ def nonfinite_weights(table: Table) -> list[Finding]:
     Returns:
         One finding for all of them, or none.
     """
-    bad = [name for name, numbers in table.items() if name and "value_rms" in numbers and numbers.get("nonfinite_share")]
+    bad = [
+        name for name, numbers in table.items() if name and "value_rms" in numbers and numbers.get("nonfinite_share")
+    ]
     if not bad:
         return []
     share = table[bad[0]]["nonfinite_share"]
@@ -59,6 +61,4 @@ def nonfinite_signals(table: Table) -> list[Finding]:
         "loss": "Look for a logarithm of zero, a division by zero or an exponential of a large number in the loss.",
         "backward": "Look for a square root, norm or division at zero between that layer and the loss.",
     }[where]
-    return [
-        Finding("non-finite", "error", layers[0], value, 0.0, what + advice, "", "IEEE 754", tuple(layers))
-    ]
+    return [Finding("non-finite", "error", layers[0], value, 0.0, what + advice, "", "IEEE 754", tuple(layers))]

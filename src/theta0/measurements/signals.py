@@ -107,9 +107,7 @@ def _detached(leaf: Any) -> Any:
     return leaf.detach() if isinstance(leaf, Tensor) else leaf
 
 
-def _forward(
-    model: nn.Module, batch: Batch, loss: Loss, places: dict[str, _Place]
-) -> tuple[Tensor | None, Any]:
+def _forward(model: nn.Module, batch: Batch, loss: Loss, places: dict[str, _Place]) -> tuple[Tensor | None, Any]:
     calls: dict[str, int] = {}
 
     def seen(call: LinearCall) -> None:

@@ -1,0 +1,79 @@
+"""θ₀ is where training starts: say what is wrong with it, mend it, and prove by a short run that it now trains.
+
+    import theta0
+
+    diagnosis = theta0.diagnose(model, batches, "cross_entropy")   # reads the model, never changes it
+    treatment = theta0.treat(model, batches, "cross_entropy")      # changes it only if that is proven better
+
+Verbs: `diagnose`, `treat`, `save_start`, `load_start_`. Results: `Diagnosis`, `Finding`, `Treatment`, `Run`, `Record`.
+Catalogues: `theta0.measurements`, `theta0.initializers`, `theta0.parametrizations`.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from theta0._version import __version__
+
+if TYPE_CHECKING:
+    from theta0 import diagnosis, initializers, measurements, parametrizations, reports, treatment
+    from theta0._records import Record
+    from theta0.diagnosis import Diagnosis, Finding, diagnose
+    from theta0.treatment import Run, Treatment, load_start_, save_start, treat
+
+# Names load on first use (PEP 562), so that `theta0 --help` does not wait for torch.
+_HOMES = {
+    "Diagnosis": "theta0.diagnosis",
+    "Finding": "theta0.diagnosis",
+    "diagnose": "theta0.diagnosis",
+    "Record": "theta0._records",
+    "Run": "theta0.treatment",
+    "Treatment": "theta0.treatment",
+    "load_start_": "theta0.treatment",
+    "save_start": "theta0.treatment",
+    "treat": "theta0.treatment",
+}
+_CATALOGUES = ("diagnosis", "initializers", "measurements", "parametrizations", "reports", "treatment")
+
+__all__ = [
+    "Diagnosis",
+    "Finding",
+    "Record",
+    "Run",
+    "Treatment",
+    "__version__",
+    "diagnose",
+    "diagnosis",
+    "initializers",
+    "load_start_",
+    "measurements",
+    "parametrizations",
+    "reports",
+    "save_start",
+    "treat",
+    "treatment",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use.
+
+    Returns:
+        The function, class or sub-package.
+
+    Raises:
+        AttributeError: if there is none of that name.
+    """
+    if name in _CATALOGUES:
+        return importlib.import_module(f"theta0.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'theta0' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names.
+
+    Returns:
+        Their list.
+    """
+    return __all__

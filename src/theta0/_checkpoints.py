@@ -1,0 +1,85 @@
+"""A starting point in a file: safetensors with metadata, plain keys, nothing unpickled."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from theta0._version import __version__
+
+_FORMAT = "theta0 start"
+
+
+def write_start(path: str | Path, model: nn.Module, metadata: Mapping[str, str]) -> Path:
+    """Write every parameter and buffer of a model, parametrized ones as the plain weight that they compute.
+
+    A tensor that stands under several names is written once; the metadata key `aliases` names the others.
+
+    Args:
+        path: the file; its folder is made.
+        model: the model, left as it is.
+        metadata: what else to store, text by name (method, seed …).
+
+    Returns:
+        The path.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for name, tensor in plain_tensors(model).items():
+        if id(tensor) in first:
+            aliases[name] = first[id(tensor)]
+            continue
+        first[id(tensor)] = name
+        tensors[name] = tensor.detach().cpu().contiguous().clone()
+    header = {"format": _FORMAT, "version": __version__, "aliases": json.dumps(aliases), **metadata}
+    save_file(tensors, path, metadata=header)
+    return path
+
+
+def read_start(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a file that `write_start` wrote.
+
+    Returns:
+        Tensors by plain name, aliases resolved, and the metadata.
+
+    Raises:
+        ValueError: if the file is missing, or no starting point.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path}: expected a safetensors file written by theta0, got {error}") from error
+    if metadata.get("format") != _FORMAT:
+        raise ValueError(f"{path}: expected a starting point written by theta0, got safetensors without its metadata")
+    for name, source in json.loads(metadata["aliases"]).items():
+        tensors[name] = tensors[source]
+    return tensors, metadata
+
+
+def plain_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers under the keys that the model has without its parametrizations.
+
+    Returns:
+        Tensors by name; a parametrized weight as computed.
+    """
+    found: dict[str, Tensor] = {}
+    computed: dict[str, Tensor] = {}
+    for path, module in model.named_modules():
+        if parametrize.is_parametrized(module):
+            with torch.no_grad():
+                for name in module.parametrizations:  # type: ignore[union-attr]
+                    computed[f"{path}.{name}".lstrip(".")] = getattr(module, str(name)).detach()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, Tensor) and "parametrizations." not in name:
+            found[name] = tensor
+    return found | computed

@@ -1,0 +1,158 @@
+"""The command line. torch is imported inside the commands, so that `theta0 --help` answers at once."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Look at the point where a network starts training, say what is wrong with it, mend it, and prove that it now trains.",
+)
+
+TargetArgument = Annotated[
+    str, typer.Argument(help="A Python file (or `module:`) with model(), batches() and loss.", metavar="TARGET")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")
+]
+HtmlOption = Annotated[Path | None, typer.Option("--html", help="Also write a self-contained page.", metavar="FILE")]
+TracebackOption = Annotated[bool, typer.Option("--traceback", help="On an error, show where in the code it arose.")]
+
+
+@app.callback(invoke_without_command=True)
+def main(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+    """Handle the options that need no command.
+
+    Raises:
+        Exit: after printing the version.
+    """
+    from theta0._version import __version__
+
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def diagnose(
+    target: TargetArgument, as_json: JsonOption = False, html: HtmlOption = None, traceback: TracebackOption = False
+) -> None:
+    """Say what is wrong with a starting point. Exit code: 0 no finding of severity error, 1 some, 2 bad target.
+
+    Raises:
+        Exit: with the exit code.
+    """
+    with _errors(traceback), _progress("looking at the starting point"):
+        from theta0.diagnosis import diagnose as run
+        from theta0.reports import diagnosis_document, diagnosis_report, write_page
+        from theta0.targets import load_target
+
+        t = load_target(target)
+        result = run(t.model, t.batches, t.loss, optimizer=t.optimizer, learning_rate=t.learning_rate)
+        if html is not None:
+            write_page(html, result, target=target)
+    _show(
+        lambda: diagnosis_document(result, target=target),
+        lambda: diagnosis_report(result, target=target),
+        as_json,
+        target,
+    )
+    raise typer.Exit(0 if result.healthy else 1)
+
+
+@app.command()
+def treat(
+    target: TargetArgument,
+    with_: Annotated[str, typer.Option("--with", help="auto, unit-variance or lcw.")] = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="Write the treated start here (.safetensors).", metavar="FILE")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Training budget of each start.", min=1)] = 100,
+    as_json: JsonOption = False,
+    html: HtmlOption = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Mend a starting point and prove it. Exit code: 0 kept, 1 nothing was better, 2 bad target.
+
+    Raises:
+        Exit: with the exit code.
+    """
+    with _errors(traceback), _progress("mending the starting point") as tell:
+        import torch
+
+        from theta0.reports import treatment_document, treatment_report, write_page
+        from theta0.targets import load_target
+        from theta0.treatment import save_start
+        from theta0.treatment import treat as run
+
+        torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
+        t = load_target(target)
+        result = run(
+            t.model,
+            t.batches,
+            t.loss,
+            with_=with_,
+            optimizer=t.optimizer,
+            learning_rate=t.learning_rate,
+            steps=steps,
+            progress=tell,
+        )
+        if result.kept and out is not None:
+            save_start(t.model, out, method=result.remedy)
+        if html is not None:
+            write_page(html, result, target=target)
+    _show(
+        lambda: treatment_document(result, target=target),
+        lambda: treatment_report(result, target=target),
+        as_json,
+        target,
+    )
+    raise typer.Exit(0 if result.kept else 1)
+
+
+def _show(document: Callable[[], dict[str, Any]], report: Callable[[], Any], as_json: bool, target: str) -> None:
+    if as_json:
+        typer.echo(json.dumps(document(), indent=1, allow_nan=False))
+        return
+    from rich.console import Console
+
+    Console().print(report())
+
+
+@contextmanager
+def _progress(first: str) -> Iterator[Callable[[str], None]]:
+    """Say on standard error what is being done: a spinner on a terminal, plain lines in a pipe."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: print(text, file=sys.stderr)
+        return
+    with console.status(first) as status:
+        yield status.update
+
+
+@contextmanager
+def _errors(show: bool) -> Iterator[None]:
+    """Turn what is wrong with the user's target into one paragraph and exit code 2."""
+    try:
+        yield
+    except ValueError as error:
+        if show:
+            raise
+        _fail(str(error))
+    except KeyboardInterrupt:
+        typer.echo("theta0: interrupted; nothing was written.", err=True)
+        raise typer.Exit(130) from None
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"theta0: {message}", err=True)
+    raise typer.Exit(2)

@@ -1,0 +1,68 @@
+"""Results as plain data, for JSON."""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from theta0._records import Record
+from theta0._version import __version__
+from theta0.diagnosis.results import Diagnosis
+from theta0.treatment.results import Treatment
+
+SCHEMA = 1
+
+
+def diagnosis_document(diagnosis: Diagnosis, *, target: str) -> dict[str, Any]:
+    """A diagnosis as the documented JSON object; numbers that are not finite become text ("nan", "inf").
+
+    Returns:
+        Keys schema, theta0, target, healthy, records, findings, cost_in_gradients.
+    """
+    return _head(target) | _finite(_body(diagnosis))
+
+
+def treatment_document(treatment: Treatment, *, target: str) -> dict[str, Any]:
+    """A treatment as a JSON object: the start that the model now has, and what was tried.
+
+    Returns:
+        The keys of a diagnosis, and `treatment`.
+    """
+    now = treatment.after if treatment.kept and treatment.after is not None else treatment.before
+    runs = {"untreated": treatment.untreated, "treated": treatment.treated}
+    tried = {
+        "remedy": treatment.remedy,
+        "kept": treatment.kept,
+        "reason": treatment.reason,
+        **{name: None if run is None else asdict(run) for name, run in runs.items()},
+        "attempts": [{"remedy": attempt.remedy, "reason": attempt.reason} for attempt in treatment.attempts],
+    }
+    body = _body(now) | {"cost_in_gradients": treatment.cost, "treatment": tried}
+    return _head(target) | _finite(body)
+
+
+def _head(target: str) -> dict[str, Any]:
+    return {"schema": SCHEMA, "theta0": __version__, "target": target}
+
+
+def _body(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "healthy": diagnosis.healthy,
+        "records": [_record(record) for record in diagnosis.records],
+        "findings": [asdict(finding) for finding in diagnosis.findings],
+        "cost_in_gradients": diagnosis.cost,
+    }
+
+
+def _record(record: Record) -> dict[str, Any]:
+    return {"layer": record.layer, "quantity": record.quantity, "value": record.value, "unit": record.unit}
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN or infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

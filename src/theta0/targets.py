@@ -1,0 +1,116 @@
+"""A target file: the user's model, batches and loss, and how they train it."""
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from theta0._losses import Loss, checked
+from theta0._training import checked_optimizer
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a target file defines.
+
+    Attributes:
+        name: as given on the command line.
+        model: the model that `model()` built.
+        batches: what `batches()` returned.
+        loss: a name, a callable or None.
+        optimizer: the user's optimizer, or None.
+        learning_rate: its rate, or None.
+    """
+
+    name: str
+    model: nn.Module
+    batches: Any
+    loss: Loss
+    optimizer: str | None
+    learning_rate: float | None
+
+
+def load_target(name: str) -> Target:
+    """Run a target file and build what it defines.
+
+    Args:
+        name: a Python file, or `module:` for an importable module.
+
+    Returns:
+        The target.
+
+    Raises:
+        ValueError: if the file is missing, cannot be run, or lacks something; the message says which and where.
+    """
+    module = _imported(name[:-1]) if name.endswith(":") else _run_file(Path(name))
+    model = _called(module, name, "model")
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"{name}: expected model() to return a torch.nn.Module, got {type(model).__name__}")
+    batches = _called(module, name, "batches")
+    optimizer, rate = getattr(module, "optimizer", None), getattr(module, "learning_rate", None)
+    try:
+        loss = checked(getattr(module, "loss", None))
+        if optimizer is not None:
+            checked_optimizer(optimizer)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    if rate is not None and not (isinstance(rate, (int, float)) and 0 < rate < float("inf")):
+        raise ValueError(f"{name}: learning_rate: expected a positive number, got {rate!r}")
+    return Target(name, model, batches, loss, optimizer, None if rate is None else float(rate))
+
+
+def _called(module: ModuleType, name: str, function: str) -> Any:
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise ValueError(
+            f"{name}: expected a function {function}(), got {'nothing of that name' if found is None else type(found).__name__}; define it"
+        )
+    return _guarded(f"{name}: {function}()", found)
+
+
+def _run_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ValueError(f"{path}: expected a Python file that defines model(), batches() and loss, found no such file")
+    spec = importlib.util.spec_from_file_location(f"theta0_target_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path}: expected a Python file (.py), got {path.suffix or 'no suffix'}")
+    module, loader = importlib.util.module_from_spec(spec), spec.loader
+    sys.modules[module.__name__] = module  # dataclasses and pickling in the file look it up
+    sys.path.insert(0, str(path.resolve().parent))  # the file's own neighbours
+    try:
+        _guarded(str(path), lambda: loader.exec_module(module))
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _imported(name: str) -> ModuleType:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: ModuleType = _guarded(f"{name}:", lambda: importlib.import_module(name))
+    finally:
+        sys.path.pop(0)
+    return found
+
+
+def _guarded(where: str, function: Callable[[], Any]) -> Any:
+    """The user's code may raise anything; say what, and on which line of theirs."""
+    try:
+        return function()
+    except SyntaxError as error:
+        raise ValueError(f"{where}: syntax error on line {error.lineno}: {error.msg}") from error
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [
+            frame
+            for frame in frames
+            if "theta0" not in Path(frame.filename).parts and "importlib" not in frame.filename
+        ]
+        line = f" (line {theirs[-1].lineno} of {Path(theirs[-1].filename).name})" if theirs else ""
+        raise ValueError(f"{where} raised {type(error).__name__}: {error}{line}") from error

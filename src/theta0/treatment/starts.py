@@ -1,0 +1,66 @@
+"""Save a starting point and bring it back, with the constraint that it needs."""
+
+import json
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from theta0._batches import unwrapped
+from theta0._checkpoints import plain_tensors, read_start, write_start
+from theta0.parametrizations.linearly_constrained import is_linearly_constrained, linearly_constrained
+
+
+def save_start(model: nn.Module, path: str | Path, *, method: str = "") -> Path:
+    """Write a starting point: plain keys and values, and which weights are linearly constrained.
+
+    Args:
+        model: the model, left as it is.
+        path: a `.safetensors` file.
+        method: the remedy that made it, for the metadata.
+
+    Returns:
+        The path.
+    """
+    inner = unwrapped(model)
+    constrained = [path_ for path_, module in inner.named_modules() if is_linearly_constrained(module)]
+    return write_start(path, inner, {"method": method, "lcw": json.dumps(constrained)})
+
+
+def load_start_(model: nn.Module, path: str | Path) -> nn.Module:
+    """Give a model the starting point in a file, and constrain the weights that were constrained in it.
+
+    A zero-sum start trains worse without its constraint, so the constraint is part of the start.
+
+    Args:
+        model: of the architecture that was saved; changed in place.
+        path: a file written by `save_start` or by `theta0 treat --out`.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: if the file is no starting point, or names and shapes differ; the model is then as it was.
+    """
+    inner = unwrapped(model)
+    tensors, metadata = read_start(path)
+    own = plain_tensors(inner)
+    missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    wrong = sorted(name for name in own.keys() & tensors.keys() if own[name].shape != tensors[name].shape)
+    if missing or extra or wrong:
+        raise ValueError(
+            f"{path}: expected the tensors of this model; missing {missing[:3]}, unknown {extra[:3]}, "
+            f"of another shape {wrong[:3]}; build the model as it was when the start was saved"
+        )
+    for name in json.loads(metadata["lcw"]):
+        if not is_linearly_constrained(inner.get_submodule(name)):
+            linearly_constrained(inner.get_submodule(name))
+    with torch.no_grad():
+        for name, value in tensors.items():
+            owner, _, attribute = name.rpartition(".")
+            module = inner.get_submodule(owner)
+            if attribute in module._parameters or attribute in module._buffers:
+                getattr(module, attribute).copy_(value)
+            else:
+                setattr(module, attribute, value.to(getattr(module, attribute)))
+    return model
