@@ -1,5 +1,7 @@
 """A deep sigmoid network that does not move: 20 hidden layers of 64 units with the default start."""
 
+from itertools import pairwise
+
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -12,7 +14,7 @@ learning_rate = 0.1
 def model():
     torch.manual_seed(0)
     widths = [64] * 21
-    hidden = [part for i, o in zip(widths, widths[1:], strict=False) for part in (nn.Linear(i, o), nn.Sigmoid())]
+    hidden = [part for i, o in pairwise(widths) for part in (nn.Linear(i, o), nn.Sigmoid())]
     return nn.Sequential(*hidden, nn.Linear(64, 10))
 
 

@@ -5,11 +5,11 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
 from theta0._untouched import randomness_snapshot
@@ -50,7 +50,8 @@ def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
     """
     if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
         raise ValueError(
-            f"batches: expected an iterable of (inputs, targets), got {type(batches).__name__}; pass a DataLoader or a list"
+            f"batches: expected an iterable of (inputs, targets), got {type(batches).__name__}; "
+            "pass a DataLoader or a list"
         )
     restore = randomness_snapshot()
     generators = {id(g): g for g in _generators(batches)}.values()
@@ -127,7 +128,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             model = model.module
         elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
-            model = model._orig_mod
+            model = cast(nn.Module, model._orig_mod)
         else:
             return model
 
@@ -138,7 +139,7 @@ def ready(model: nn.Module, batch: Batch) -> nn.Module:
     Returns:
         The model itself, or a deep copy initialised by one forward pass where it has lazy parameters.
     """
-    if not any(isinstance(p, UninitializedTensorMixin) for p in [*model.parameters(), *model.buffers()]):
+    if not any(is_lazy(p) for p in [*model.parameters(), *model.buffers()]):
         return model
     restore = randomness_snapshot()
     try:
@@ -162,7 +163,8 @@ def device_of(model: nn.Module) -> torch.device:
     devices = {t.device for t in [*model.parameters(), *model.buffers()]}
     if any(device.type == "meta" for device in devices):
         raise ValueError(
-            "model: its parameters are on the meta device and hold no values; call model.to_empty(...) and initialise them first"
+            "model: expected parameters with values, got some on the meta device; "
+            "call model.to_empty(...) and initialise them first"
         )
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
@@ -215,7 +217,8 @@ def _split(item: Any, number: int) -> tuple[Any, Any]:
         if len(item) == 1:
             return item[0], None
         raise ValueError(
-            f"batch {number}: expected (inputs, targets), got {len(item)} items; for several inputs yield ((a, b), targets)"
+            f"batch {number}: expected (inputs, targets), got {len(item)} items; "
+            "for several inputs yield ((a, b), targets)"
         )
     return item, None
 
@@ -225,7 +228,8 @@ def _require_finite(part: Any, where: str) -> None:
         if isinstance(leaf, Tensor) and leaf.is_floating_point() and not torch.isfinite(leaf).all():
             bad = int((~torch.isfinite(leaf)).sum())
             raise ValueError(
-                f"{where}: expected finite numbers, got {bad} NaN or infinite of {leaf.numel()}; clean the data before training on them"
+                f"{where}: expected finite numbers, got {bad} NaN or infinite of {leaf.numel()}; "
+                "clean the data before training on them"
             )
 
 

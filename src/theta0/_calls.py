@@ -6,7 +6,7 @@ nothing is installed on the user's model. Scripted modules are invisible.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -93,10 +93,10 @@ class NonlinearityCall:
 
 @dataclass(frozen=True)
 class Observers:
-    """What is told of each call; both may be left out."""
+    """What is told of each call."""
 
-    linear: Callable[[LinearCall], None] = field(default=lambda call: None)
-    nonlinearity: Callable[[NonlinearityCall], None] = field(default=lambda call: None)
+    linear: Callable[[LinearCall], None]
+    nonlinearity: Callable[[NonlinearityCall], None]
 
 
 class _Watch(TorchFunctionMode):  # a class because torch's interception point is one
@@ -140,7 +140,9 @@ class _Watch(TorchFunctionMode):  # a class because torch's interception point i
     ) -> tuple[int, LinearCall] | None:
         kind, source, weight_at, bias_at, unit_axis = _LINEAR_MAPS[func]
         places = dict(zip(_KEYWORDS, (source, weight_at, bias_at), strict=True))
-        given = {key: args[at] if at is not None and at < len(args) else options.get(key) for key, at in places.items()}
+        given: dict[str, Any] = {
+            key: args[at] if at is not None and at < len(args) else options.get(key) for key, at in places.items()
+        }
         weight = given["weight"]
         owner = self.owners.find(weight) if isinstance(weight, Tensor) else None
         if owner is None:
@@ -187,12 +189,12 @@ class _Watch(TorchFunctionMode):  # a class because torch's interception point i
         def watched(*inner: Any, **named: Any) -> Any:
             return self.__torch_function__(original, (), inner, named)
 
-        F.linear = watched  # type: ignore[assignment]  # put back below, also on failure
+        F.linear = watched  # put back below, also on failure
         self.sample_axis = 1 if args[0].dim() == 3 else None  # torch hands (length, batch, width) here
         try:
             return func(*args, **options)
         finally:
-            F.linear = original  # type: ignore[assignment]
+            F.linear = original
             self.sample_axis = None
 
 
@@ -214,8 +216,7 @@ def watch(
     Yields:
         Who owns which weight.
     """
-    given = {"linear": linear, "nonlinearity": nonlinearity}
-    observers = Observers(**{name: observer for name, observer in given.items() if observer is not None})
+    observers = Observers(linear or (lambda call: None), nonlinearity or (lambda call: None))
     owners = Owners(model)
     with ExitStack() as stack:
         for handle in (

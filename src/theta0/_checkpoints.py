@@ -77,7 +77,7 @@ def plain_tensors(model: nn.Module) -> dict[str, Tensor]:
     for path, module in model.named_modules():
         if parametrize.is_parametrized(module):
             with torch.no_grad():
-                for name in module.parametrizations:  # type: ignore[union-attr]
+                for name in module.parametrizations:
                     computed[f"{path}.{name}".lstrip(".")] = getattr(module, str(name)).detach()
     for name, tensor in model.state_dict(keep_vars=True).items():
         if isinstance(tensor, Tensor) and "parametrizations." not in name:

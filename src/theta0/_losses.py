@@ -93,7 +93,8 @@ def applied(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
         own = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
         if not isinstance(own, Tensor):
             raise ValueError(
-                "loss: expected a name or a callable, got None, and the model's outputs have no .loss; define loss, or pass labels to the model"
+                "loss: expected a name or a callable, got None, and the model's outputs have no .loss; "
+                "define loss, or pass labels to the model"
             )
         return own.reshape(())
     if isinstance(loss, str):
@@ -161,8 +162,8 @@ def _require_labels(output: Tensor, targets: Tensor) -> None:
     classes, valid = output.shape[1], targets[targets != -100]
     if valid.numel() and (int(valid.min()) < 0 or int(valid.max()) >= classes):
         raise ValueError(
-            f"expected labels from 0 to {classes - 1} (the model has {classes} outputs), got {int(valid.min())} to {int(valid.max())}; "
-            "renumber the labels or widen the last layer"
+            f"expected labels from 0 to {classes - 1} (the model has {classes} outputs), "
+            f"got {int(valid.min())} to {int(valid.max())}; renumber the labels or widen the last layer"
         )
 
 

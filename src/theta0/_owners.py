@@ -41,7 +41,7 @@ class Owners:  # a class because hooks and look-ups share the stack of running m
             child: (module, name)
             for module in self._paths
             if parametrize.is_parametrized(module)
-            for name, child in module.parametrizations.items()  # type: ignore[union-attr,operator]
+            for name, child in module.parametrizations.items()
         }
 
     def enter(self, module: nn.Module, inputs: Any) -> None:
@@ -70,10 +70,9 @@ class Owners:  # a class because hooks and look-ups share the stack of running m
             if id(tensor) in self._made:
                 return self._owner(*self._made[id(tensor)][1:])
         running = self._running[-1] if self._running else None
-        if running in self._paths:  # a weight recomputed by a pre-forward hook is a plain attribute
-            for name in ("weight",):
-                if getattr(running, "__dict__", {}).get(name) is weight:
-                    return self._owner(running, name)
+        # A weight that a pre-forward hook recomputes is a plain attribute of the running module.
+        if running is not None and running in self._paths and running.__dict__.get("weight") is weight:
+            return self._owner(running, "weight")
         return None
 
     def module_of(self, weight: Tensor) -> Owner | None:

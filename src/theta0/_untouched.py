@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 # Where nn.Module keeps what can be registered: copied one level deeper than other attributes.
 _REGISTRIES = (
@@ -67,11 +67,11 @@ def snapshot(model: nn.Module) -> Callable[[], None]:
         with torch.no_grad():
             for tensor, value in tensors:
                 tensor.data.copy_(value)
-            for parameter, gradient, requires_grad, value in leaves:
+            for parameter, gradient, requires_grad, kept in leaves:
                 parameter.requires_grad_(requires_grad)
                 parameter.grad = gradient
-                if gradient is not None:
-                    gradient.copy_(value)
+                if gradient is not None and kept is not None:
+                    gradient.copy_(kept)
 
     return restore
 
@@ -98,7 +98,7 @@ def randomness_snapshot() -> Callable[[], None]:
 def _tensors(model: nn.Module) -> list[torch.Tensor]:
     """Initialised parameters and buffers, each once."""
     found = [*model.parameters(), *model.buffers()]
-    return [t for t in found if not isinstance(t, UninitializedTensorMixin) and not t.is_meta]
+    return [t for t in found if not is_lazy(t) and not t.is_meta]
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

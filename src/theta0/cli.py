@@ -13,7 +13,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Look at the point where a network starts training, say what is wrong with it, mend it, and prove that it now trains.",
+    help="Look at the point where a network starts training, say what is wrong with it, mend it, prove that it trains.",
 )
 
 TargetArgument = Annotated[

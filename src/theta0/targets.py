@@ -68,9 +68,8 @@ def load_target(name: str) -> Target:
 def _called(module: ModuleType, name: str, function: str) -> Any:
     found = getattr(module, function, None)
     if not callable(found):
-        raise ValueError(
-            f"{name}: expected a function {function}(), got {'nothing of that name' if found is None else type(found).__name__}; define it"
-        )
+        came = "nothing of that name" if found is None else type(found).__name__
+        raise ValueError(f"{name}: expected a function {function}(), got {came}; define it")
     return _guarded(f"{name}: {function}()", found)
 
 

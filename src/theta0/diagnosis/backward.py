@@ -43,9 +43,9 @@ def vanishing_gradients(links: list[Link]) -> Finding | None:
         value=share,
         threshold=FALL_ERROR if severe else FALL_WARNING,
         message=(
-            f"Going backward, the gradient falls to {share:.1e} of its largest norm; at {begins.layer!r} and the {len(fallen) - 1} "
-            "layers before it too little arrives for them to learn. Keep the preactivations' mean at zero (LCW) and their "
-            "variance at one."
+            f"Going backward, the gradient falls to {share:.1e} of its largest norm; at {begins.layer!r} and the "
+            f"{len(fallen) - 1} layers before it too little arrives for them to learn. Keep the preactivations' mean "
+            "at zero (LCW) and their variance at one."
         ),
         remedy="theta0 treat TARGET --with lcw",
         source=_MEASURED,
@@ -75,8 +75,9 @@ def exploding_gradients(links: list[Link]) -> Finding | None:
         value=ratio,
         threshold=GROWTH_ERROR if severe else GROWTH_WARNING,
         message=(
-            f"Going backward, the gradient grows to {ratio:.1e} times its norm at the last layer, past {GROWTH_WARNING:g} at "
-            f"{grown[0].layer!r}: the first layers would jump. Rescale the weights so that every layer's output has unit variance."
+            f"Going backward, the gradient grows to {ratio:.1e} times its norm at the last layer, past "
+            f"{GROWTH_WARNING:g} at {grown[0].layer!r}: the first layers would jump. "
+            "Rescale the weights so that every layer's output has unit variance."
         ),
         remedy="theta0 treat TARGET --with unit-variance",
         source=_MEASURED,
@@ -101,8 +102,9 @@ def zero_gradient(stuck: Sequence[str], steps: int) -> list[Finding]:
             value=0.0,
             threshold=0.0,
             message=(
-                f"The gradient of {listed} is exactly zero, and still is after {steps} probe steps on a copy: nothing there can "
-                "learn. Look for two zero factors in a product, or a unit that is off on every sample, and start one of them at random."
+                f"The gradient of {listed} is exactly zero, and still is after {steps} probe steps on a copy: nothing "
+                "there can learn. Look for two zero factors in a product, or a unit that is off on every sample, and "
+                "start one of them at random."
             ),
             remedy="torch.nn.init.normal_(parameter, std=0.02)",
             source="a gradient that is zero by design at step 0 is not zero after a step",
@@ -127,7 +129,10 @@ def unused_parameters(unused: Sequence[str]) -> list[Finding]:
             layer=unused[0],
             value=float(len(unused)),
             threshold=0.0,
-            message=f"The loss does not depend on {listed}, on these batches. If that is not meant, look for a layer that forward never calls.",
+            message=(
+                f"The loss does not depend on {listed}, on these batches. "
+                "If that is not meant, look for a layer that forward never calls."
+            ),
             remedy="",
             source="autograd finds no path from the loss",
             layers=tuple(unused),
@@ -151,7 +156,10 @@ def frozen_parameters(frozen: Sequence[str], trained: int) -> list[Finding]:
             layer=frozen[0],
             value=float(len(frozen)),
             threshold=0.0,
-            message=f"{listed} will not be trained (requires_grad is False). If that is not meant, set requires_grad_(True).",
+            message=(
+                f"{listed} will not be trained (requires_grad is False). "
+                "If that is not meant, set requires_grad_(True)."
+            ),
             remedy="model.requires_grad_(True)",
             source="requires_grad",
             layers=tuple(frozen),

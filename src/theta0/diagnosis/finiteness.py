@@ -12,9 +12,7 @@ def nonfinite_weights(table: Table) -> list[Finding]:
     Returns:
         One finding for all of them, or none.
     """
-    bad = [
-        name for name, numbers in table.items() if name and "value_rms" in numbers and numbers.get("nonfinite_share")
-    ]
+    bad = [name for name, n in table.items() if name and "value_rms" in n and n.get("nonfinite_share")]
     if not bad:
         return []
     share = table[bad[0]]["nonfinite_share"]
@@ -26,7 +24,8 @@ def nonfinite_weights(table: Table) -> list[Finding]:
             value=share,
             threshold=0.0,
             message=(
-                f"Parameter {bad[0]!r} holds NaN or infinite values ({share:.0%} of its entries), before any forward pass. "
+                f"Parameter {bad[0]!r} holds NaN or infinite values ({share:.0%} of its entries), before any forward "
+                "pass. "
                 "Initialise it: torch.empty gives memory as it was."
             ),
             remedy=f"torch.nn.init.zeros_({bad[0]})",

@@ -60,8 +60,9 @@ def activation_shift(links: list[Link]) -> Finding | None:
         value=first.numbers["shift_share"],
         threshold=SHIFT_ERROR if severe else SHIFT_WARNING,
         message=(
-            f"From layer {first.layer!r} on ({len(run)} layers), up to {worst:.1%} of the preactivations' variance lies between the "
-            "units' means: every sample gets nearly the same vector, because the activations' mean is not zero. "
+            f"From layer {first.layer!r} on ({len(run)} layers), up to {worst:.1%} of the preactivations' variance "
+            "lies between the units' means: every sample gets nearly the same vector, because the activations' mean is not "
+            "zero. "
             "Constrain the weights to zero sums (LCW) and rescale them to unit variance."
         ),
         remedy="theta0 treat TARGET --with lcw",
@@ -92,8 +93,8 @@ def vanishing_activations(links: list[Link], table: Table) -> Finding | None:
         value=value,
         threshold=SILENT if silent else SPREAD_ERROR,
         message=(
-            f"What differs between samples shrinks by a factor of {factor:.2g} a layer and is down to {end.spread:.1e} of "
-            f"{end.rms:.1e} at the last layer; from {first.layer!r} on biases carry the rest. "
+            f"What differs between samples shrinks by a factor of {factor:.2g} a layer and is down to "
+            f"{end.spread:.1e} of {end.rms:.1e} at the last layer; it is lost from {first.layer!r} on. "
             "Rescale the weights so that every layer's output has unit variance."
         ),
         remedy="theta0 treat TARGET --with unit-variance",
@@ -181,7 +182,8 @@ def dead_units(links: list[Link]) -> Finding | None:
         value=dead[0].numbers["dead_share"],
         threshold=DEAD_ERROR if severe else DEAD_WARNING,
         message=(
-            f"After layer {worst.layer!r}, {share:.0%} of the units have slope zero on every sample: they cannot learn. "
+            f"After layer {worst.layer!r}, {share:.0%} of the units have slope zero on every sample: they cannot "
+            "learn. "
             "Centre the inputs or the biases, and rescale the weights to unit variance."
         ),
         remedy="theta0 treat TARGET --with unit-variance",
@@ -209,10 +211,11 @@ def constant_output(links: list[Link], table: Table) -> Finding | None:
         value=spread / rms,
         threshold=SPREAD_ERROR,
         message=(
-            f"The output is the same for every sample: it varies by {spread:.1e} between samples and is {rms:.1e} in size. "
+            f"The output is the same for every sample: it varies by {spread:.1e} between samples and is {rms:.1e} in "
+            "size. "
             "Mend the first layer named above; if none is, look at what the last layer does to its input."
         ),
-        remedy="theta0 treat TARGET --with auto",
+        remedy="theta0 treat TARGET",
         source=_MEASURED,
         layers=(links[-1].layer,),
     )
@@ -237,8 +240,9 @@ def initial_loss(table: Table) -> Finding | None:
         value=ratio,
         threshold=LOSS_ERROR if severe else LOSS_WARNING,
         message=(
-            f"The first loss is {loss:.3g}, {ratio:.3g} times that of the best constant predictor ({constant:.3g}): training starts by "
-            "unlearning. Make the outputs smaller, or for regression standardise the targets or start the last bias at their mean."
+            f"The first loss is {loss:.3g}, {ratio:.3g} times that of the best constant predictor ({constant:.3g}): "
+            "training starts by unlearning. Make the outputs smaller, or for regression standardise the targets or "
+            "start the last bias at their mean."
         ),
         remedy="theta0 treat TARGET --with unit-variance",
         source=_MEASURED,

@@ -115,7 +115,7 @@ class _State:  # shared by the sweeps' observers
 
 
 def _converge(model: nn.Module, batches: list[Batch], state: _State) -> UnitVariance:
-    for sweep in range(1, _SWEEPS + 1):
+    for sweeps in range(1, _SWEEPS + 1):  # noqa: B007 - how many were needed is reported
         changed, pooled = _sweep(model, batches, state)
         off = [key for key, deviation in pooled.items() if not abs(deviation / state.std - 1) <= _TOLERANCE]
         if not changed and not off:
@@ -126,7 +126,7 @@ def _converge(model: nn.Module, batches: list[Batch], state: _State) -> UnitVari
         deviations={names[key]: deviation for key, deviation in pooled.items()},
         skipped=state.skipped,
         unconverged=tuple(names[key] for key in off),
-        sweeps=sweep,
+        sweeps=sweeps,
     )
 
 
@@ -163,11 +163,7 @@ def _sweep(model: nn.Module, batches: list[Batch], state: _State) -> tuple[bool,
 
 
 def _scaled(call: LinearCall, key: int, state: _State) -> bool:
-    """Bring the first call of a weight to its wanted deviation; the output already computed follows.
-
-    Returns:
-        Whether anything was changed.
-    """
+    """Bring a weight's first call to its wanted deviation, output and all; whether anything was changed."""
     bias = call.bias
     had_bias = bias is not None and bias.requires_grad and bool(bias.any())
     if bias is not None and had_bias:
@@ -179,7 +175,8 @@ def _scaled(call: LinearCall, key: int, state: _State) -> bool:
         how = "does not vary" if deviation == 0 else "is not finite"
         raise ValueError(
             f"unit_variance_: layer {call.layer!r}: expected an output that varies, got one that {how} "
-            f"(standard deviation {deviation}); draw its weight anew, or leave it alone with skip=[{call.owner.layer!r}]"
+            f"(standard deviation {deviation}); draw its weight anew, or leave it alone with "
+            f"skip=[{call.owner.layer!r}]"
         )
     scale = state.std * state.first_share.get(key, 1.0) / deviation
     if abs(scale - 1) < _TOLERANCE / 5:
@@ -234,7 +231,7 @@ def _deviation(call: LinearCall) -> float:
 def _draw(draw: str, generator: Randomness, state: _State, found: list[Layer]) -> None:
     """Draw new weights, each from the stream of its name; half precision is drawn in float32."""
     stream = streams(generator)
-    drawn = {"normal": init.normal_, "orthogonal": init.orthogonal_}[draw]
+    drawn: Callable[..., Tensor] = init.normal_ if draw == "normal" else init.orthogonal_
     for layer in found:
         usable = layer.kind not in _SKIPPED and not layer.frozen and layer.path not in state.skip
         if not usable:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -157,7 +158,7 @@ def _observe(place: _Place, call: LinearCall, samples: int) -> None:
     place.values.append(_sampled(output))
     place.bias = None if call.bias is None else call.bias.detach().double()
     if call.output.requires_grad:
-        call.output.register_hook(lambda gradient: _observe_gradient(place, gradient))
+        call.output.register_hook(lambda gradient: _observe_gradient(place, gradient))  # type: ignore[no-untyped-call]
 
 
 def _observe_gradient(place: _Place, gradient: Tensor) -> None:
@@ -254,7 +255,7 @@ def _factors(records: list[Record]) -> list[Record]:
         series = [(r.layer, r.value) for r in records if r.quantity == f"{source}_variance"][::step]
         found += [
             Record(layer, f"{target}_factor", value / previous)
-            for (_, previous), (layer, value) in zip(series, series[1:], strict=False)
+            for (_, previous), (layer, value) in pairwise(series)
             if previous > 0
         ]
     return found

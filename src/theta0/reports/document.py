@@ -18,7 +18,8 @@ def diagnosis_document(diagnosis: Diagnosis, *, target: str) -> dict[str, Any]:
     Returns:
         Keys schema, theta0, target, healthy, records, findings, cost_in_gradients.
     """
-    return _head(target) | _finite(_body(diagnosis))
+    document: dict[str, Any] = _finite(_head(target) | _body(diagnosis))
+    return document
 
 
 def treatment_document(treatment: Treatment, *, target: str) -> dict[str, Any]:
@@ -37,7 +38,8 @@ def treatment_document(treatment: Treatment, *, target: str) -> dict[str, Any]:
         "attempts": [{"remedy": attempt.remedy, "reason": attempt.reason} for attempt in treatment.attempts],
     }
     body = _body(now) | {"cost_in_gradients": treatment.cost, "treatment": tried}
-    return _head(target) | _finite(body)
+    document: dict[str, Any] = _finite(_head(target) | body)
+    return document
 
 
 def _head(target: str) -> dict[str, Any]:
