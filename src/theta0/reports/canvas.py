@@ -6,10 +6,12 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from theta0.reports.wording import shortened
 
@@ -17,9 +19,9 @@ from theta0.reports.wording import shortened
 # colours in dark mode, so each must be one that matplotlib does not use for anything else.
 GIVEN, TREATED, INK, GRID, MARK = "#d55e01", "#0072b3", "#1c2331", "#d5dae2", "#5b6472"
 SIZE = (4.7, 3.0)  # inches at 72 units: 338 units, so that 9-unit text is still 9 px in a column of a phone's width
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "font.size": 9,
+    "font.size": 10,
     "font.sans-serif": ["system-ui", "DejaVu Sans"],
     "axes.edgecolor": MARK,
     "axes.spines.top": False,
@@ -68,7 +70,7 @@ def svg_of(draw: Callable[[Axes], None], salt: str) -> str:
         warnings.filterwarnings("ignore", message="(?s).*Glyph .* missing from")  # the viewer's fonts count
         mpl.rcdefaults()  # the user's style must not show in a report
         mpl.rcParams.update({**SETTINGS, "svg.hashsalt": salt})
-        figure = Figure(figsize=SIZE, layout="constrained")
+        figure = Figure(figsize=SIZE, layout=ConstrainedLayoutEngine(rect=(0, 0, 1, 0.95)))  # findings' numbers above
         draw(figure.add_subplot())
         buffer = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -107,10 +109,12 @@ def use_scale(axes: Axes, scale: Scale) -> None:
         top = math.floor(math.log10(max(abs(scale.low), abs(scale.high))))
         bottom = round(math.log10(scale.threshold))
         step = max(1, math.ceil((top - bottom) / 3))
-        powers = range(top, bottom - 1, -step)
+        powers = [p for p in range(top, bottom - 1, -step) if p - bottom + 1 > 0.18 * (top - bottom + 1)]  # clear of 0
         ticks = [sign * 10.0**power for sign in (-1, 1) for power in powers]
         labels = [f"{'−' if s < 0 else ''}10{str(p).translate(SUPERSCRIPTS)}" for s in (-1, 1) for p in powers]
-        shown = [(t, text) for t, text in zip([0.0, *ticks], ["0", *labels], strict=True) if scale.low <= t <= scale.high]
+        shown = [
+            (t, text) for t, text in zip([0.0, *ticks], ["0", *labels], strict=True) if scale.low <= t <= scale.high
+        ]
         axes.set_yticks([t for t, _ in shown], [text for _, text in shown])
         axes.set_yticks([], minor=True)
     axes.set_ylim(scale.low, scale.high)
@@ -127,7 +131,7 @@ def name_layers(axes: Axes, layers: Sequence[str], important: Sequence[str]) -> 
             chosen.append(index)
     chosen.sort()
     names = [shortened(layers[index], 16) for index in chosen]
-    axes.set_xticks(chosen, names, rotation=40, ha="right", rotation_mode="anchor", parse_math=False, fontsize=8)
+    axes.set_xticks(chosen, names, rotation=40, ha="right", rotation_mode="anchor", parse_math=False, fontsize=9)
     axes.set_xticks(range(len(layers)), minor=True)
     axes.tick_params(axis="x", which="minor", length=1.5, color=GRID)
     axes.set_xlim(-0.7, len(layers) - 0.3)
@@ -142,5 +146,6 @@ def number_findings(axes: Axes, layers: Sequence[str], begins: dict[str, list[in
         axes.axvline(index, color=MARK, linewidth=0.8, linestyle=":", zorder=0.5)
         if index - last >= len(layers) / 16:  # closer than that the numbers would overlap; the lines remain
             text = "·".join(map(str, begins[layer][:3]))
-            axes.annotate(text, (index, 1.01), xycoords=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=8)
+            top = axes.get_xaxis_transform()
+            axes.text(index, 1.01, text, transform=top, ha="center", va="bottom", fontsize=9, in_layout=False)
             last = index

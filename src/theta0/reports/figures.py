@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
+from matplotlib.collections import LineCollection, PolyCollection
 
 from theta0._records import Table
 from theta0.diagnosis.results import Diagnosis
-from theta0.reports.canvas import GIVEN, TREATED, Scale, name_layers, number_findings, scale_for, svg_of, use_scale
+from theta0.reports.canvas import GIVEN, INK, TREATED, Scale, name_layers, number_findings, scale_for, svg_of, use_scale
 from theta0.reports.wording import begins_at, counted, layers_of, number, printable
 from theta0.treatment.results import Run
 
@@ -94,7 +94,9 @@ def box_panels(starts: Starts, signal: str) -> list[Panel]:
         if not box.layers:
             continue
         title = f"{SIGNALS[signal]}, {label}" if len(starts) > 1 else SIGNALS[signal]
-        draw = partial(_draw_boxes, box=box, scale=scale, begins=begins_at(diagnosis.findings), colour=STYLES[position][0])
+        draw = partial(
+            _draw_boxes, box=box, scale=scale, begins=begins_at(diagnosis.findings), colour=STYLES[position][0]
+        )
         panels.append(Panel(title, _boxes_in_words(box), svg_of(draw, title)))
     return panels
 
@@ -110,7 +112,8 @@ def share_panel(starts: Starts, quantity: str) -> Panel | None:
     if not layers:
         return None
     series = [
-        Series(label, tuple(table.get(layer, {}).get(quantity, math.nan) for layer in layers)) for label, table in tables
+        Series(label, tuple(table.get(layer, {}).get(quantity, math.nan) for layer in layers))
+        for label, table in tables
     ]
     title = SHARES_IN_WORDS[quantity]
     words = "; ".join(_series_in_words(one, layers) for one in series)
@@ -141,54 +144,53 @@ def loss_panel(runs: Sequence[tuple[str, Run | None]]) -> Panel | None:
 def _draw_boxes(axes: Axes, *, box: Boxes, scale: Scale, begins: dict[str, list[int]], colour: str) -> None:
     use_scale(axes, scale)
     finite = [(x, q) for x, q in enumerate(box.quantiles) if all(map(math.isfinite, q))]
-    width = min(0.7, 0.35 + 4 / len(box.layers))
-    for x, (_, lower, _, upper, _) in finite:
-        axes.bar(x, upper - lower, width, bottom=lower, color=colour, alpha=0.55, linewidth=0)
-    thickness = 1.0 if len(box.layers) <= 40 else 0.7
-    axes.add_collection(LineCollection([[(x, q[0]), (x, q[4])] for x, q in finite], colors=colour, linewidths=thickness))
+    crowded = len(box.layers) > 40
+    width = 0.85 if crowded else 0.65
     half = width / 2
+    halves = [[(x - half, q[1]), (x - half, q[3]), (x + half, q[3]), (x + half, q[1])] for x, q in finite]
+    axes.add_collection(PolyCollection(halves, facecolors=colour, alpha=0.55, linewidths=0))
+    thickness = 0.5 if crowded else 1.0
+    axes.add_collection(
+        LineCollection([[(x, q[0]), (x, q[4])] for x, q in finite], colors=colour, linewidths=thickness)
+    )
     medians = [[(x - half, q[2]), (x + half, q[2])] for x, q in finite]
-    axes.add_collection(LineCollection(medians, colors=colour, linewidths=1.8))
+    axes.add_collection(LineCollection(medians, colors=INK, linewidths=1.2))
     broken = [x for x, q in enumerate(box.quantiles) if not all(map(math.isfinite, q))]
     if broken:
-        axes.plot(broken, [0.94] * len(broken), "x", color=colour, transform=axes.get_xaxis_transform(), label="not finite")
-        axes.legend(loc="lower right", fontsize=8)
+        axes.plot(
+            broken, [0.94] * len(broken), "x", color=colour, transform=axes.get_xaxis_transform(), label="not finite"
+        )
+        axes.legend(loc="lower right", fontsize=9)
     use_scale(axes, scale)
     number_findings(axes, box.layers, begins)
     name_layers(axes, box.layers, list(begins))
 
 
 def _draw_shares(axes: Axes, *, series: list[Series], layers: list[str], begins: dict[str, list[int]]) -> None:
-    size = 3.5 if len(layers) <= 40 else 2
+    size = 3.5 if len(layers) <= 40 else 0
     for one, (colour, line, marker) in zip(series, STYLES, strict=False):
         axes.plot(one.values, line, color=colour, marker=marker, markersize=size, linewidth=1.3, label=one.label)
     axes.set_ylim(-0.03, 1.03)
     number_findings(axes, layers, begins)
     name_layers(axes, layers, list(begins))
     if len(series) > 1:
-        axes.legend(loc="best", fontsize=8)
+        axes.legend(loc="best", fontsize=9)
 
 
 def _draw_losses(axes: Axes, *, series: list[Series], styles: Sequence[tuple[str, str, str]]) -> None:
     for one, (colour, line, marker) in zip(series, styles, strict=False):
         values = [value if math.isfinite(value) else math.nan for value in one.values]
-        axes.plot(range(1, len(values) + 1), values, line, color=colour, linewidth=1.4, label=f"{one.label}, training")
-        if math.isfinite(one.end):
-            label = f"{one.label}, held-out: {number(one.end)}"
-            axes.plot(len(values), one.end, marker, color=colour, markersize=7, label=label, clip_on=False)
-        else:
-            axes.plot([], [], "x", color=colour, label=f"{one.label}, held-out: diverged")
+        axes.plot(range(1, len(values) + 1), values, line, color=colour, linewidth=1.4)
+        axes.plot(len(values), one.end, marker, color=colour, markersize=7, clip_on=False)
+        (key,) = axes.plot([], [], line, marker=marker, color=colour, label=f"{one.label}, held-out {number(one.end)}")
+        key.set_linewidth(1.4)
     finite = [v for one in series for v in (*one.values, one.end) if math.isfinite(v)]
     if finite and min(finite) > 0 and max(finite) > 30 * min(finite):
         axes.set_yscale("log")
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
-    axes.figure.legend(*_plain(axes), loc="outside upper left", ncols=2, fontsize=8)
-
-
-def _plain(axes: Axes) -> tuple[list, list[str]]:
-    handles, labels = axes.get_legend_handles_labels()
-    return handles, [label.replace("$", r"\$") for label in labels]
+    for text in axes.figure.legend(loc="outside upper left", fontsize=9).get_texts():
+        text.set_parse_math(False)
 
 
 def _boxes_in_words(box: Boxes) -> str:

@@ -80,15 +80,11 @@ def folded(table: Table, quantities: Sequence[str], begins: Iterable[str], rows:
     for layer in [*begins, *extremes(table, quantities)]:
         if layer in table and len(_split(layers, shown | {layers.index(layer)})) <= rows:
             shown.add(layers.index(layer))
-    while True:
-        folds = _split(layers, shown)
-        runs = [run for run in folds if len(run) > 1]
-        spans = [unlikeness([table[layer] for layer in run], quantities) for run in runs]
-        different = [(span, len(run), run) for span, run in zip(spans, runs, strict=True) if span > 1]
-        if not different or len(folds) + 2 > rows:
+    while (middle := _middle_of_most_unlike(table, quantities, _split(layers, shown))) is not None:
+        if len(_split(layers, shown | {layers.index(middle)})) > rows:
             break
-        _, _, run = max(different, key=lambda item: item[:2])
-        shown.add(layers.index(run[len(run) // 2]))
+        shown.add(layers.index(middle))
+    folds = _split(layers, shown)
     spans = [unlikeness([table[layer] for layer in run], quantities) for run in folds]
     return [Fold(tuple(run), span <= 1) for run, span in zip(folds, spans, strict=True)]
 
@@ -110,3 +106,14 @@ def _split(layers: list[str], shown: set[int]) -> list[list[str]]:
         if index < len(layers):
             folds.append([layer])
     return folds
+
+
+def _middle_of_most_unlike(table: Table, quantities: Sequence[str], folds: list[list[str]]) -> str | None:
+    """The layer whose showing tells most.
+
+    Returns:
+        The middle of the folded run that differs most, the longest of several; None where all are alike.
+    """
+    spans = [(unlikeness([table[layer] for layer in run], quantities), len(run), run) for run in folds if len(run) > 1]
+    span, _, run = max(spans, key=lambda item: item[:2], default=(0.0, 0, [""]))
+    return run[len(run) // 2] if span > 1 else None

@@ -141,10 +141,14 @@ def write_page(path: str | Path, result: Diagnosis | Treatment, *, target: str) 
 
 
 def _themed(svg: str) -> Markup:
-    """A drawing whose colours follow the page's light or dark mode."""
+    """A drawing whose colours follow the page's light or dark mode.
+
+    Returns:
+        The drawing, marked as not to be escaped: matplotlib has escaped the names in it.
+    """
     for colour, variable in THEMED.items():
         svg = svg.replace(colour, variable)
-    return Markup(svg)  # noqa: S704 - drawn by matplotlib, which escapes the names in it
+    return Markup(svg)
 
 
 def _diagnosis_content(diagnosis: Diagnosis) -> Content:

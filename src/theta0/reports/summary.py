@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from theta0._records import Table, by_layer
 from theta0.diagnosis.results import Diagnosis
-from theta0.reports.wording import layers_of, number
+from theta0.reports.wording import layers_of, number, printable, share
 from theta0.treatment.results import Run, Treatment
 
 ABSENT = "–"
@@ -18,9 +18,13 @@ def main_numbers(treatment: Treatment) -> list[tuple[str, str, str]]:
         Rows of label, value at the start as given, value at the treated start.
     """
     runs = (treatment.untreated, treatment.treated)
-    rows = [(label, *(read(run) if run else ABSENT for run in runs)) for label, read in _run_numbers(runs)]
-    diagnoses = (treatment.before, treatment.after)
-    rows += [(label, *(read(d) if d else ABSENT for d in diagnoses)) for label, read in _start_numbers()]
+    untreated, treated = runs
+    before, after = treatment.before, treatment.after
+    rows = [
+        (label, read(untreated) if untreated else ABSENT, read(treated) if treated else ABSENT)
+        for label, read in _run_numbers(runs)
+    ]
+    rows += [(label, read(before), read(after) if after else ABSENT) for label, read in _start_numbers()]
     return [row for row in rows if row[1:] != (ABSENT, ABSENT)]
 
 
@@ -29,12 +33,13 @@ def _run_numbers(runs: tuple[Run | None, Run | None]) -> list[tuple[str, Callabl
     return [
         ("held-out loss at the start", lambda run: number(run.held_out_start)),
         (f"held-out loss after {steps} steps", lambda run: number(run.held_out) + _diverged(run, steps)),
-        ("optimizer and rate", lambda run: f"{run.optimizer}, {number(run.rate)}"),
+        ("optimizer", lambda run: printable(run.optimizer)),
+        ("learning rate", lambda run: number(run.rate)),
     ]
 
 
 def _diverged(run: Run, steps: int) -> str:
-    return f" (stopped at step {len(run.losses)})" if len(run.losses) < steps else ""
+    return f" (ended at step {len(run.losses)})" if len(run.losses) < steps else ""
 
 
 def _start_numbers() -> list[tuple[str, Callable[[Diagnosis], str]]]:
@@ -42,8 +47,10 @@ def _start_numbers() -> list[tuple[str, Callable[[Diagnosis], str]]]:
         ("loss at the start", lambda d: _network(d, "loss")),
         ("largest activation-shift share", lambda d: _extreme(layers_of(d), "shift_share", max)),
         ("smallest share between samples", lambda d: _extreme(layers_of(d), "sample_share", min)),
-        ("variance of z, first → last layer", lambda d: _ends(layers_of(d), "preactivation_variance")),
-        ("variance of ∇z, first → last layer", lambda d: _ends(layers_of(d), "gradient_variance")),
+        ("var z, first layer", lambda d: _at(layers_of(d), "preactivation_variance", 0)),
+        ("var z, last layer", lambda d: _at(layers_of(d), "preactivation_variance", -1)),
+        ("var ∇z, first layer", lambda d: _at(layers_of(d), "gradient_variance", 0)),
+        ("var ∇z, last layer", lambda d: _at(layers_of(d), "gradient_variance", -1)),
         ("largest saturated share", lambda d: _extreme(layers_of(d), "saturated_share", max)),
         ("largest dead share", lambda d: _extreme(layers_of(d), "dead_share", max)),
     ]
@@ -58,14 +65,9 @@ def _extreme(table: Table, quantity: str, choose: Callable[[list[float]], float]
     values = [row[quantity] for row in table.values() if quantity in row]
     if any(math.isnan(value) for value in values):
         return "nan"
-    return number(choose(values)) if values else ABSENT
+    return share(choose(values)) if values else ABSENT
 
 
-def _ends(table: Table, quantity: str) -> str:
-    """A quantity at the first and the last layer that have it.
-
-    Returns:
-        For example `1.2e-20 → 3.4e-4`.
-    """
+def _at(table: Table, quantity: str, position: int) -> str:
     values = [row[quantity] for row in table.values() if quantity in row]
-    return f"{number(values[0])} → {number(values[-1])}" if values else ABSENT
+    return number(values[position]) if values else ABSENT

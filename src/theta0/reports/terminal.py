@@ -22,9 +22,9 @@ from theta0.reports.wording import (
     extent,
     fate,
     layers_of,
+    located,
     network_facts,
     number,
-    located,
     place,
     printable,
     run_label,
@@ -133,7 +133,9 @@ def _findings(findings: tuple[Finding, ...], room: int) -> list[RenderableType]:
         elif _height(parts) + 1 < room or (left == 0 and _height(parts) < room):
             parts.append(_finding_head(index, finding))
         else:
-            parts.append(Text(f"… {counted(left + 1, 'further finding')}, all of them in --html and --json", style="dim"))
+            parts.append(
+                Text(f"… {counted(left + 1, 'further finding')}, all of them in --html and --json", style="dim")
+            )
             break
     return parts
 

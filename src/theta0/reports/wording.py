@@ -118,7 +118,7 @@ def diagnosis_verdict(diagnosis: Diagnosis) -> str:
     counts = counted_severities(diagnosis.findings)
     if not diagnosis.healthy:
         first = next(f for f in diagnosis.findings if f.severity == "error")
-        return f"This start is not fit to train: {counts}; the first error is {located(first)}."
+        return f"This start is not fit to train: {counts}; first of all {located(first)}."
     if any(f.severity == "warning" for f in diagnosis.findings):
         return f"This start can train, but not as well as it could: {counts}."
     return "Nothing wrong was found at this start" + (f" ({counts})." if diagnosis.findings else ".")

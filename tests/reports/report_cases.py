@@ -11,7 +11,13 @@ QUANTILES = {"q01": -2.33, "q25": -0.67, "q50": 0.0, "q75": 0.67, "q99": 2.33}  
 
 
 def layer_records(
-    layer: str, mean: float, variance: float, shift: float, gradient: float, saturated: float = 0.0, samples: float = 0.5
+    layer: str,
+    mean: float,
+    variance: float,
+    shift: float,
+    gradient: float,
+    saturated: float = 0.0,
+    samples: float = 0.5,
 ) -> list[Record]:
     deviation, slope = math.sqrt(variance), math.sqrt(gradient)
     values = {
@@ -46,7 +52,11 @@ def finding(code: str, layer: str, value: float, threshold: float, severity: Sev
 
 def deep_sigmoid(depth: int = 20) -> Diagnosis:
     """A default start: the shift takes over from the second layer on, the gradient loses 1.4 decades a layer."""
-    records = [Record("", "loss", 2.3412), Record("", "loss_constant", 2.3026), Record("", "output_sample_spread", 3.1e-9)]
+    records = [
+        Record("", "loss", 2.3412),
+        Record("", "loss_constant", 2.3026),
+        Record("", "output_sample_spread", 3.1e-9),
+    ]
     names = [f"hidden.{i}" for i in range(depth)] + ["output"]
     for i, name in enumerate(names):
         wobble = 1 + 0.2 * math.sin(3 * i)
@@ -112,8 +122,9 @@ def empty() -> Diagnosis:
 def non_finite() -> Diagnosis:
     records = [Record("", "loss", math.nan)]
     records += layer_records("a", 0.0, 1.0, 0.1, 1e-4)
+    ends = (-math.inf, -1.0, 0.0, 1.0, math.inf)
     records += [Record("b", q, math.inf) for q in ("preactivation_variance", "preactivation_max")]
-    records += [Record("b", f"preactivation_{q}", v) for q, v in zip(QUANTILES, (-math.inf, -1.0, 0.0, 1.0, math.inf))]
+    records += [Record("b", f"preactivation_{q}", v) for q, v in zip(QUANTILES, ends, strict=True)]
     records += [Record("b", f"gradient_{q}", math.nan) for q in QUANTILES]
     records += [Record("c", "weight_gradient_norm", math.nan)]
     return Diagnosis(tuple(records), (finding("non-finite", "b", math.nan, math.inf, remedy=""),), math.nan)
@@ -121,10 +132,27 @@ def non_finite() -> Diagnosis:
 
 def hostile() -> Diagnosis:
     """Names and messages that would be markup, mathematics, control sequences or layout somewhere."""
-    names = ["<script>alert(1)</script>", "[bold]x[/bold]", "$\\frac{$", "\x1b[31mred", "a&b\"'", "{{ 7 * 7 }}", "層.0", "x" * 200]
+    names = [
+        "<script>alert(1)</script>",
+        "[bold]x[/bold]",
+        "$\\frac{$",
+        "\x1b[31mred",
+        "a&b\"'",
+        "{{ 7 * 7 }}",
+        "層.0",
+        "x" * 200,
+    ]
     records = [r for i, name in enumerate(names) for r in layer_records(name, 0.0, 1.0, 0.1 * i, 1e-4)]
     findings = tuple(
-        finding("activation-shift", name, 0.9, 0.5, "warning", message=f"In {name} <b>it</b> [red]begins[/red].", remedy=name)
+        finding(
+            "activation-shift",
+            name,
+            0.9,
+            0.5,
+            "warning",
+            message=f"In {name} <b>it</b> [red]begins[/red].",
+            remedy=name,
+        )
         for name in names
     )
     return Diagnosis(tuple(records), findings, 3.0)
