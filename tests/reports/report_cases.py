@@ -162,3 +162,10 @@ def many_findings(amount: int = 40) -> Diagnosis:
     whole = deep_sigmoid(60)
     findings = tuple(finding("saturated-units", f"hidden.{i}", 0.9, 0.5, "warning") for i in range(amount))
     return Diagnosis(whole.records, findings, 3.0)
+
+
+def laborious() -> Treatment:
+    """Much was found, much was tried, much is left."""
+    many, run = many_findings(), short_run(2.3, 2.31)
+    attempts = tuple(Attempt(f"remedy-{i}", many, run, "held-out loss no lower than as given") for i in range(6))
+    return Treatment("remedy-0", many, many, True, "Least bad.", run, run, attempts, 1e4)

@@ -16,7 +16,12 @@ DIAGNOSES = {
     "hostile": cases.hostile(),
     "many_findings": cases.many_findings(),
 }
-TREATMENTS = {"kept": cases.kept(), "not_kept": cases.not_kept(), "untried": cases.untried()}
+TREATMENTS = {
+    "kept": cases.kept(),
+    "not_kept": cases.not_kept(),
+    "untried": cases.untried(),
+    "laborious": cases.laborious(),
+}
 
 
 def printed(renderable, width=80, **options):

@@ -37,6 +37,7 @@ from theta0.treatment.results import Attempt, Treatment
 WIDTH = 80
 SCREEN = 50
 FULL_FINDINGS = 28  # lines after which a finding is told in one line: the table needs the rest of the screen
+FATES = 7  # findings of which a treatment's screen says what became of them
 NAME_WIDTH = 24
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 COLUMNS = {
@@ -84,7 +85,7 @@ def treatment_report(treatment: Treatment, *, target: str) -> RenderableType:
     """A treatment for the terminal: what was kept and why, both short runs, the main numbers and the findings.
 
     Returns:
-        What a rich console prints.
+        What a rich console prints; at most 50 lines at 80 columns unless very many remedies were tried.
     """
     parts: list[RenderableType] = [
         _verdict(target, treatment_verdict(treatment), "bold green" if treatment.kept else "bold yellow"),
@@ -94,13 +95,14 @@ def treatment_report(treatment: Treatment, *, target: str) -> RenderableType:
     ]
     if treatment.before.findings:
         parts.extend([Text(), _fates(treatment)])
+    tail: list[RenderableType] = [Text(f"\ncost {number(treatment.cost)} gradients", style="dim")]
+    if treatment.attempts:
+        tail = [Text(), _attempts_grid(treatment.attempts), *tail]
     remaining = treatment.after.findings if treatment.after and treatment.kept else ()
     if remaining:
-        room = max(SCREEN - _height(parts) - len(treatment.attempts) * 2 - 6, 3)
-        parts.extend([Text(), Text("Left at the treated start", style="bold"), *_findings(remaining, room - 2)])
-    if treatment.attempts:
-        parts.extend([Text(), _attempts_grid(treatment.attempts)])
-    parts.append(Text(f"\ncost {number(treatment.cost)} gradients", style="dim"))
+        room = SCREEN - _height([*parts, *tail]) - 2
+        parts.extend([Text(), Text("Left at the treated start", style="bold"), *_findings(remaining, room)])
+    parts.extend(tail)
     return Group(*parts)
 
 
@@ -128,9 +130,10 @@ def _findings(findings: tuple[Finding, ...], room: int) -> list[RenderableType]:
     for index, finding in enumerate(findings, start=1):
         full: list[RenderableType] = [_finding_head(index, finding), *_finding_body(finding)]
         left = len(findings) - index
-        if _height([*parts, *full]) + left <= room or index == 1:
+        used = _height(parts)
+        if used + _height(full) + left <= room or (index == 1 and _height(full) < room):
             parts.extend(full)
-        elif _height(parts) + 1 < room or (left == 0 and _height(parts) < room):
+        elif used + 1 < room or (left == 0 and used < room):
             parts.append(_finding_head(index, finding))
         else:
             parts.append(
@@ -143,8 +146,9 @@ def _findings(findings: tuple[Finding, ...], room: int) -> list[RenderableType]:
 def _finding_head(index: int, finding: Finding) -> Text:
     value, threshold = number(finding.value), f" (threshold {number(finding.threshold)})"
     mark = f"{index:>2} "
-    where = Text(f" {located(finding)}")
-    where.truncate(WIDTH - len(mark + finding.severity + value + threshold) - 2, overflow="ellipsis")
+    what = f" {printable(finding.code)} {'at' if finding.layer else 'of'} "
+    room = WIDTH - len(mark + finding.severity + what + ": " + value + threshold)
+    where = what + shortened(place(finding), max(room, 12))
     severity = (finding.severity, STYLES[finding.severity])
     return Text.assemble((mark, "bold"), severity, where, ": ", (value, "bold"), threshold)
 
@@ -198,9 +202,10 @@ def _comparison_grid(treatment: Treatment) -> Grid:
     grid.add_column("", no_wrap=True)
     grid.add_column("as given", justify="right")
     treated = printable(treatment.remedy)
-    grid.add_column(Text(treated if treatment.kept or not treated else f"{treated} (not kept)"), justify="right")
-    for label, before, after in main_numbers(treatment):
-        grid.add_row(label, before, after)
+    if treated:
+        grid.add_column(Text(treated if treatment.kept else f"{treated} (not kept)"), justify="right")
+    for row in main_numbers(treatment):
+        grid.add_row(*(row if treated else row[:2]))
     return grid
 
 
@@ -209,16 +214,15 @@ def _fates(treatment: Treatment) -> Group:
     head = f"Findings: {counted_severities(treatment.before.findings)} before"
     head += f"; {counted_severities(after.findings)} after" if after else ""
     lines = [Text(head, style="bold")]
-    outcomes = [shortened(fate(finding, after), 30) for finding in treatment.before.findings[:10]]
+    outcomes = [shortened(fate(finding, after), 30) for finding in treatment.before.findings[:FATES]]
     width = max(map(len, outcomes))
     for finding, outcome in zip(treatment.before.findings, outcomes, strict=False):
         style = "green" if outcome == "gone" else "yellow"
-        where = f"{place(finding)} {extent(finding)}".rstrip()
-        line = Text.assemble((f"{outcome:<{width}}", style), f" {printable(finding.code)}, begins at {where}")
+        line = Text.assemble((f"{outcome:<{width}}", style), f" {located(finding)} {extent(finding)}".rstrip())
         line.truncate(WIDTH, overflow="ellipsis")
         lines.append(line)
-    if len(treatment.before.findings) > 10:
-        lines.append(Text(f"… {counted(len(treatment.before.findings) - 10, 'further finding')}", style="dim"))
+    if len(treatment.before.findings) > FATES:
+        lines.append(Text(f"… {counted(len(treatment.before.findings) - FATES, 'further finding')}", style="dim"))
     return Group(*lines)
 
 
