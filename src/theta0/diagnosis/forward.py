@@ -61,8 +61,8 @@ def activation_shift(links: list[Link]) -> Finding | None:
         threshold=SHIFT_ERROR if severe else SHIFT_WARNING,
         message=(
             f"From layer {first.layer!r} on ({len(run)} layers), up to {worst:.1%} of the preactivations' variance "
-            "lies between the units' means: every sample gets nearly the same vector, because the activations' mean is not "
-            "zero. "
+            "lies between the units' means: every sample gets nearly the same vector, because the activations' mean "
+            "is not zero. "
             "Constrain the weights to zero sums (LCW) and rescale them to unit variance."
         ),
         remedy="theta0 treat TARGET --with lcw",

@@ -1,1 +1,7 @@
-"""Results for people and for programs; every report is a function of a result."""
+"""Faces of a result: a screen of text, one HTML page with its charts, plain data. Functions of a result, not methods."""
+
+from theta0.reports.document import diagnosis_document, treatment_document
+from theta0.reports.page import write_page
+from theta0.reports.terminal import diagnosis_report, treatment_report
+
+__all__ = ["diagnosis_document", "diagnosis_report", "treatment_document", "treatment_report", "write_page"]

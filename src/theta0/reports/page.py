@@ -1,0 +1,246 @@
+"""A result as one HTML file that needs neither script nor network."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.reports import canvas
+from theta0.reports.figures import Panel, Starts, box_panels, loss_panel, share_panel
+from theta0.reports.folding import SHARES
+from theta0.reports.summary import main_numbers
+from theta0.reports.wording import (
+    begins_at,
+    counted,
+    counted_severities,
+    diagnosis_verdict,
+    extent,
+    fate,
+    layers_of,
+    located,
+    network_facts,
+    number,
+    printable,
+    run_label,
+    share,
+    theta0_version,
+    treatment_verdict,
+)
+from theta0.treatment.results import Attempt, Run, Treatment
+
+COLUMNS = {
+    "preactivation_mean": "mean z",
+    "preactivation_variance": "var z",
+    "shift_share": "shift share",
+    "sample_share": "sample share",
+    "preactivation_max": "max |z|",
+    "saturated_share": "saturated",
+    "dead_share": "dead",
+    "gradient_variance": "var ∇z",
+    "forward_factor": "forward factor",
+    "backward_factor": "backward factor",
+    "weight_gradient_norm": "‖∇W‖",
+}
+THEMED = {
+    canvas.GIVEN: "var(--given)",
+    canvas.TREATED: "var(--treated)",
+    canvas.INK: "var(--ink)",
+    canvas.GRID: "var(--line)",
+    canvas.MARK: "var(--muted)",
+}
+
+
+@dataclass(frozen=True)
+class FindingSection:
+    """Findings under one heading.
+
+    Attributes:
+        title: the heading.
+        counts: how many of each severity.
+        findings: what is shown of each, by name.
+    """
+
+    title: str
+    counts: str
+    findings: list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """Every layer in numbers.
+
+    Attributes:
+        title: the heading.
+        columns: the quantities' short names.
+        rows: per layer the numbers of the findings that begin there, its name, and a cell per column.
+    """
+
+    title: str
+    columns: list[str]
+    rows: list[tuple[str, str, list[str]]]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template lays out: texts, escaped by it, and drawings.
+
+    Attributes:
+        kind: `diagnosis` or `treatment`.
+        verdict: the result in one sentence.
+        tone: `good`, `warning` or `error`.
+        cost: in gradients.
+        sections: the findings.
+        panels: the charts of the layers.
+        tables: every layer in numbers, per start.
+        reason: why a treated start was kept or not.
+        facts: numbers about the whole network, with their labels.
+        tiles: the start's name, its held-out loss, and what the loss was measured after, per start.
+        proof: the chart of the short runs.
+        numbers: label, number as given, number treated.
+        treated: the treated start's name.
+        attempts: remedy, held-out loss, run and reason.
+    """
+
+    kind: str
+    verdict: str
+    tone: str
+    cost: str
+    sections: list[FindingSection]
+    panels: list[Panel]
+    tables: list[LayerTable]
+    reason: str = ""
+    facts: Sequence[tuple[str, str]] = ()
+    tiles: Sequence[tuple[str, str, str]] = ()
+    proof: Sequence[Panel] = ()
+    numbers: Sequence[tuple[str, str, str]] = ()
+    treated: str = ""
+    attempts: Sequence[tuple[str, str, str, str]] = ()
+
+
+def write_page(path: str | Path, result: Diagnosis | Treatment, *, target: str) -> Path:
+    """Write a result as one self-contained HTML page; folders on the way are made.
+
+    Returns:
+        The file written.
+    """
+    path = Path(path)
+    loader = PackageLoader("theta0.reports", ".")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["themed"] = _themed
+    content = _diagnosis_content(result) if isinstance(result, Diagnosis) else _treatment_content(result)
+    template = environment.get_template("page.html.j2")
+    html = template.render(page=content, target=printable(target), version=theta0_version())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(html, encoding="utf-8", newline="\n")
+    return path
+
+
+def _themed(svg: str) -> Markup:
+    """A drawing whose colours follow the page's light or dark mode.
+
+    Returns:
+        The drawing, marked as not to be escaped: matplotlib has escaped the names in it.
+    """
+    for colour, variable in THEMED.items():
+        svg = svg.replace(colour, variable)
+    return Markup(svg)
+
+
+def _diagnosis_content(diagnosis: Diagnosis) -> Content:
+    severities = {finding.severity for finding in diagnosis.findings}
+    return Content(
+        kind="diagnosis",
+        verdict=diagnosis_verdict(diagnosis),
+        tone="error" if "error" in severities else "warning" if "warning" in severities else "good",
+        cost=number(diagnosis.cost),
+        sections=[_section("Findings", diagnosis.findings)],
+        panels=_panels([("as given", diagnosis)]),
+        tables=_tables([("as given", diagnosis)]),
+        facts=network_facts(diagnosis),
+    )
+
+
+def _treatment_content(treatment: Treatment) -> Content:
+    before, after, remedy = treatment.before, treatment.after, printable(treatment.remedy)
+    treated = remedy if treatment.kept or not remedy else f"{remedy} (not kept)"
+    runs = [("as given", treatment.untreated), (treated, treatment.treated)]
+    starts = [("as given", before), *([(treated, after)] if after else [])]
+    fates = [fate(finding, after) for finding in before.findings] if after else []
+    sections = [_section("Findings at the start as given", before.findings, fates)]
+    if after:
+        sections.append(_section(f"Findings at the treated start: {treated}", after.findings))
+    loss = loss_panel(runs)
+    return Content(
+        kind="treatment",
+        verdict=treatment_verdict(treatment),
+        tone="good" if treatment.kept else "warning",
+        cost=number(treatment.cost),
+        sections=sections,
+        panels=_panels(starts),
+        tables=_tables(starts),
+        reason=printable(treatment.reason),
+        tiles=[_tile(label, run) for label, run in runs if run],
+        proof=[loss] if loss else [],
+        numbers=main_numbers(treatment),
+        treated=treated,
+        attempts=[_attempt(attempt) for attempt in treatment.attempts],
+    )
+
+
+def _section(title: str, findings: Sequence[Finding], fates: Iterable[str] = ()) -> FindingSection:
+    fates = list(fates) or [""] * len(findings)
+    shown = [
+        {
+            "severity": finding.severity,
+            "located": located(finding),
+            "extent": extent(finding),
+            "fate": outcome,
+            "message": printable(finding.message),
+            "value": number(finding.value),
+            "threshold": number(finding.threshold),
+            "source": printable(finding.source),
+            "remedy": printable(finding.remedy),
+        }
+        for finding, outcome in zip(findings, fates, strict=True)
+    ]
+    return FindingSection(title, counted_severities(tuple(findings)), shown)
+
+
+def _panels(starts: Starts) -> list[Panel]:
+    shares = [share_panel(starts, quantity) for quantity in ("shift_share", "sample_share")]
+    boxes = [*box_panels(starts, "preactivation"), *box_panels(starts, "gradient")]
+    return [*boxes, *(panel for panel in shares if panel)]
+
+
+def _tables(starts: Starts) -> list[LayerTable]:
+    tables = [(label, diagnosis, layers_of(diagnosis)) for label, diagnosis in starts]
+    return [_layer_table(label if len(tables) > 1 else "", diagnosis) for label, diagnosis, table in tables if table]
+
+
+def _layer_table(label: str, diagnosis: Diagnosis) -> LayerTable:
+    table, begins = layers_of(diagnosis), begins_at(diagnosis.findings)
+    columns = [quantity for quantity in COLUMNS if any(quantity in row for row in table.values())]
+    rows = [
+        (
+            ", ".join(map(str, begins.get(layer, []))),
+            printable(layer),
+            [(share if q in SHARES else number)(row[q]) if q in row else "–" for q in columns],
+        )
+        for layer, row in table.items()
+    ]
+    title = f"All {counted(len(rows), 'layer')} in numbers" if len(rows) > 1 else "The layer in numbers"
+    return LayerTable(f"{title}, {label}" if label else title, [COLUMNS[q] for q in columns], rows)
+
+
+def _tile(label: str, run: Run) -> tuple[str, str, str]:
+    return label, number(run.held_out), f"held-out loss after {run_label(run)}, from {number(run.held_out_start)}"
+
+
+def _attempt(attempt: Attempt) -> tuple[str, str, str, str]:
+    held_out, run = (number(attempt.run.held_out), run_label(attempt.run)) if attempt.run else ("–", "not run")
+    return printable(attempt.remedy), held_out, run, printable(attempt.reason)

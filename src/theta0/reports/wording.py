@@ -1,0 +1,214 @@
+"""How numbers, names and verdicts are put into words; every face of a result says the same."""
+
+import math
+from importlib.metadata import PackageNotFoundError, version
+
+from theta0._records import Table, by_layer
+from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.treatment.results import Run, Treatment
+
+NETWORK_LABELS = {"loss": "loss", "loss_constant": "best constant guess", "output_sample_spread": "output spread"}
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number in at most `digits` significant figures, short enough for a table cell.
+
+    Returns:
+        For example `0.617`, `1.3e-9`, `64`, `0`, `inf`, `nan`.
+    """
+    if not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if value == 0:
+        return "0"
+    if value == int(value) and abs(value) < 1e5:
+        return str(int(value))
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    if -3 <= int(exponent) < 5:
+        return _trimmed(f"{value:.{max(digits - 1 - int(exponent), 0)}f}")
+    return f"{_trimmed(mantissa)}e{int(exponent)}"
+
+
+def _trimmed(decimal: str) -> str:
+    return decimal.rstrip("0").rstrip(".") if "." in decimal else decimal
+
+
+def share(value: float) -> str:
+    """A share between 0 and 1, aligned to two decimals as long as it is not too small for them.
+
+    Returns:
+        For example `0.92`, `1.00`, `3e-9`, `0`, `nan`.
+    """
+    return f"{value:.2f}" if 0.005 <= value <= 1 else number(value, 1)
+
+
+def printable(text: str) -> str:
+    """Text without control characters: a layer's name must not steer the terminal or break a page.
+
+    Returns:
+        The text on one line, tabs and line ends as spaces, every other unprintable character as U+FFFD.
+    """
+    return "".join(c if c.isprintable() else " " if c in "\t\r\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def shortened(name: str, width: int) -> str:
+    """A layer's name in at most `width` characters; the end is kept, because it tells layers apart.
+
+    Returns:
+        The name, or its end after an ellipsis.
+    """
+    name = printable(name)
+    return name if len(name) <= width else "…" + name[len(name) - width + 1 :]
+
+
+def counted(amount: int, noun: str) -> str:
+    """An amount and its noun.
+
+    Returns:
+        For example `1 error` or `3 layers`.
+    """
+    return f"{amount} {noun}" + ("" if amount == 1 else "s")
+
+
+def counted_severities(findings: tuple[Finding, ...]) -> str:
+    """How many findings there are of each severity.
+
+    Returns:
+        For example `2 errors, 1 warning`; `no finding` if there is none.
+    """
+    amounts = [(sum(f.severity == severity for f in findings), severity) for severity in ("error", "warning", "note")]
+    return ", ".join(counted(amount, severity) for amount, severity in amounts if amount) or "no finding"
+
+
+def place(finding: Finding) -> str:
+    """Where a finding begins, in words.
+
+    Returns:
+        The layer's path, or `the whole network`.
+    """
+    return printable(finding.layer) or "the whole network"
+
+
+def located(finding: Finding) -> str:
+    """What a finding is and where it begins.
+
+    Returns:
+        For example `activation-shift at hidden.1` or `constant-output of the whole network`.
+    """
+    return f"{printable(finding.code)} {'at' if finding.layer else 'of'} {place(finding)}"
+
+
+def extent(finding: Finding) -> str:
+    """How far a finding reaches beyond the layer where it begins.
+
+    Returns:
+        For example `and 18 further layers`; empty if it concerns one place only.
+    """
+    further = len(set(finding.layers) - {finding.layer})
+    return f"and {counted(further, 'further layer')}" if further else ""
+
+
+def diagnosis_verdict(diagnosis: Diagnosis) -> str:
+    """A diagnosis in one sentence.
+
+    Returns:
+        The sentence, without the target's name.
+    """
+    if not diagnosis.records and not diagnosis.findings:
+        return "Nothing was measured at this start."
+    counts = counted_severities(diagnosis.findings)
+    if not diagnosis.healthy:
+        first = next(f for f in diagnosis.findings if f.severity == "error")
+        return f"This start is not fit to train: {counts}; first of all {located(first)}."
+    if any(f.severity == "warning" for f in diagnosis.findings):
+        return f"This start can train, but not as well as it could: {counts}."
+    return "Nothing wrong was found at this start" + (f" ({counts})." if diagnosis.findings else ".")
+
+
+def treatment_verdict(treatment: Treatment) -> str:
+    """A treatment in one sentence.
+
+    Returns:
+        The sentence, without the target's name.
+    """
+    remedy, treated, untreated = printable(treatment.remedy), treatment.treated, treatment.untreated
+    if not treatment.kept:
+        tried = f"{remedy} was no better" if remedy else "no remedy was tried"
+        return f"Nothing was kept, the model is bit for bit as given: {tried}."
+    if treated is None or untreated is None:
+        return f"{remedy} was kept."
+    return (
+        f"{remedy} was kept: held-out loss {number(treated.held_out)} after {counted(len(treated.losses), 'step')}, "
+        f"where the start as given is at {number(untreated.held_out)}."
+    )
+
+
+def run_label(run: Run) -> str:
+    """A short run's setting.
+
+    Returns:
+        For example `100 steps of momentum at rate 0.1`.
+    """
+    return f"{counted(len(run.losses), 'step')} of {printable(run.optimizer)} at rate {number(run.rate)}"
+
+
+def network_facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """The numbers about the whole network.
+
+    Returns:
+        Pairs of a label and the number in words, in the order measured.
+    """
+    facts = by_layer(diagnosis.records).get("", {})
+    units = {record.quantity: record.unit for record in diagnosis.records if not record.layer}
+    labels = [(NETWORK_LABELS.get(q, printable(q).replace("_", " ")), value, units[q]) for q, value in facts.items()]
+    return [(label, f"{number(value)} {printable(unit)}".rstrip()) for label, value, unit in labels]
+
+
+def layers_of(diagnosis: Diagnosis) -> Table:
+    """What was measured at each layer, without the whole network's numbers.
+
+    Returns:
+        `{layer: {quantity: value}}`, layers in execution order.
+    """
+    return {layer: row for layer, row in by_layer(diagnosis.records).items() if layer}
+
+
+def begins_at(findings: tuple[Finding, ...]) -> dict[str, list[int]]:
+    """Which findings begin at a layer.
+
+    Returns:
+        The findings' numbers, from 1, for every layer at which one begins.
+    """
+    numbers: dict[str, list[int]] = {}
+    for index, finding in enumerate(findings, start=1):
+        if finding.layer:
+            numbers.setdefault(finding.layer, []).append(index)
+    return numbers
+
+
+def fate(finding: Finding, after: Diagnosis | None) -> str:
+    """What became of a finding through the treatment.
+
+    Returns:
+        `gone`, `remains`, `remains at <layer>`, `remains as a <severity>`, or `untreated`.
+    """
+    if after is None:
+        return "untreated"
+    same = [other for other in after.findings if other.code == finding.code]
+    if not same:
+        return "gone"
+    there = next((other for other in same if other.layer == finding.layer), same[0])
+    if there.severity != finding.severity:
+        return f"remains as {'an' if there.severity == 'error' else 'a'} {there.severity}"
+    return "remains" if there.layer == finding.layer else f"remains at {place(there)}"
+
+
+def theta0_version() -> str:
+    """The installed version.
+
+    Returns:
+        The version, or `(not installed)` when the package is run from its sources.
+    """
+    try:
+        return version("theta0")
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,94 @@
+import math
+
+import pytest
+import report_cases as cases
+from hypothesis import given
+from hypothesis import strategies as st
+
+from theta0.reports.wording import (
+    counted,
+    diagnosis_verdict,
+    fate,
+    number,
+    printable,
+    share,
+    shortened,
+    treatment_verdict,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (-0.0, "0"),
+        (64.0, "64"),
+        (0.6171, "0.617"),
+        (0.1, "0.1"),
+        (0.0012345, "0.00123"),
+        (1.3e-9, "1.3e-9"),
+        (5e-324, "4.94e-324"),
+        (12345.6, "12346"),
+        (99999.4, "1e5"),
+        (-2.345, "-2.35"),
+        (1e20, "1e20"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (math.nan, "nan"),
+    ],
+)
+def test_numbers_are_short_and_plain(value, text):
+    assert number(value) == text
+
+
+@given(st.floats(-1e300, 1e300))
+def test_a_number_in_words_is_the_number_to_three_figures(value):
+    assert float(number(value)) == pytest.approx(value, rel=5.1e-3, abs=0)
+    assert len(number(value)) <= 10
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.924, "0.92"), (1.0, "1.00"), (3.1e-9, "3e-9"), (math.nan, "nan")])
+def test_shares_line_up(value, text):
+    assert share(value) == text
+
+
+@given(st.text())
+def test_printable_text_cannot_steer_a_terminal(text):
+    assert printable(text).isprintable()
+    assert len(printable(text)) == len(text)
+
+
+def test_shortened_names_keep_their_end():
+    assert shortened("encoder.layers.11.self_attn.out_proj", 12) == "…tn.out_proj"
+    assert shortened("short", 12) == "short"
+
+
+def test_amounts_agree_with_their_noun():
+    assert [counted(n, "layer") for n in (0, 1, 2)] == ["0 layers", "1 layer", "2 layers"]
+
+
+def test_verdicts():
+    assert diagnosis_verdict(cases.deep_sigmoid()) == (
+        "This start is not fit to train: 3 errors, 1 note; first of all activation-shift at hidden.1."
+    )
+    assert diagnosis_verdict(cases.healthy()) == "Nothing wrong was found at this start (1 note)."
+    assert diagnosis_verdict(cases.empty()) == "Nothing was measured at this start."
+    assert "can train" in diagnosis_verdict(cases.hostile())
+    assert treatment_verdict(cases.kept()) == (
+        "lcw was kept: held-out loss 0.172 after 100 steps, where the start as given is at 2.31."
+    )
+    assert treatment_verdict(cases.not_kept()).endswith("unit-variance was no better.")
+    assert treatment_verdict(cases.untried()).endswith("no remedy was tried.")
+
+
+def test_what_became_of_a_finding():
+    at = cases.finding("dead-units", "a", 0.9, 0.5)
+
+    def after(*findings):
+        return cases.Diagnosis((), findings, 1.0)
+
+    assert fate(at, None) == "untreated"
+    assert fate(at, after()) == "gone"
+    assert fate(at, after(at)) == "remains"
+    assert fate(at, after(cases.finding("dead-units", "b", 0.9, 0.5))) == "remains at b"
+    assert fate(at, after(cases.finding("dead-units", "a", 0.6, 0.5, "warning"))) == "remains as a warning"
