@@ -57,7 +57,7 @@ def activation_shift(links: list[Link]) -> Finding | None:
         code="activation-shift",
         severity="error" if severe else "warning",
         layer=first.layer,
-        value=first.numbers["shift_share"],
+        value=worst,
         threshold=SHIFT_ERROR if severe else SHIFT_WARNING,
         message=(
             f"From layer {first.layer!r} on ({len(run)} layers), up to {worst:.1%} of the preactivations' variance "
@@ -150,7 +150,7 @@ def saturated_units(links: list[Link]) -> Finding | None:
         code="saturated-units",
         severity="error" if severe else "warning",
         layer=flat[0].layer,
-        value=flat[0].numbers["saturated_share"],
+        value=worst,
         threshold=SATURATED_ERROR if severe else SATURATED_WARNING,
         message=(
             f"After layer {flat[0].layer!r} the nonlinearity is flat (slope below 5 % of its maximum) for "
@@ -179,7 +179,7 @@ def dead_units(links: list[Link]) -> Finding | None:
         code="dead-units",
         severity="error" if severe else "warning",
         layer=dead[0].layer,
-        value=dead[0].numbers["dead_share"],
+        value=share,
         threshold=DEAD_ERROR if severe else DEAD_WARNING,
         message=(
             f"After layer {worst.layer!r}, {share:.0%} of the units have slope zero on every sample: they cannot "

@@ -40,11 +40,11 @@ def output_records(passes: Sequence[Pass], loss: Loss) -> list[Record]:
     records: list[Record] = []
     losses = [p.loss for p in passes if p.loss is not None]
     if losses:
-        records.append(Record("", "loss", sum(losses) / len(losses), "loss"))
+        records.append(Record("", "loss", sum(losses) / len(losses)))
     constants = [constant_loss(loss, p.outputs, p.batch) for p in passes]
     known = [value for value in constants if value is not None]
     if known and len(known) == len(constants):
-        records.append(Record("", "loss_constant", sum(known) / len(known), "loss"))
+        records.append(Record("", "loss_constant", sum(known) / len(known)))
     rows = [main_output(p.outputs) for p in passes]
     seen = _row_moments([row for row in rows if isinstance(row, Tensor) and row.numel()])
     if seen is not None:

@@ -1,4 +1,4 @@
-"""Faces of a result: a screen of text, one HTML page with its charts, plain data. Functions of a result, not methods."""
+"""Faces of a result: a screen of text, one HTML page with its charts, plain data; functions of a result."""
 
 from theta0.reports.document import diagnosis_document, treatment_document
 from theta0.reports.page import write_page

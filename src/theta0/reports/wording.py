@@ -169,7 +169,8 @@ def layers_of(diagnosis: Diagnosis) -> Table:
     Returns:
         `{layer: {quantity: value}}`, layers in execution order.
     """
-    return {layer: row for layer, row in by_layer(diagnosis.records).items() if layer}
+    table = by_layer(diagnosis.records)
+    return {layer: row for layer, row in table.items() if layer and "preactivation_variance" in row}
 
 
 def begins_at(findings: tuple[Finding, ...]) -> dict[str, list[int]]:

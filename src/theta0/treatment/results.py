@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from theta0._training import Run
+from theta0._training import Run as Run
 from theta0.diagnosis.results import Diagnosis
 
 

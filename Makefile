@@ -1,0 +1,39 @@
+# make demo | make test | make test-all; nothing else needs to be set up.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: setup test test-all demo lint bench clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[papers,dev]'
+	touch $@
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: lint
+	$(BIN)/python -m pytest -n 2
+
+# diagnose leaves with 1 because the example is ill on purpose; treat must leave with 0.
+demo: setup
+	$(BIN)/theta0 diagnose examples/deep_sigmoid.py; test $$? -eq 1
+	$(BIN)/theta0 treat examples/deep_sigmoid.py --out build/start.safetensors --html build/report.html
+	@echo "The mended start is in build/start.safetensors, the report in build/report.html."
+
+bench: setup
+	$(BIN)/python benchmarks/bench_lcw.py --out benchmarks/results/lcw.json
+	$(BIN)/python benchmarks/bench_diagnose.py --out benchmarks/results/diagnose.json
+
+clean:
+	rm -rf .venv build
