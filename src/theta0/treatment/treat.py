@@ -18,6 +18,7 @@ from theta0.treatment.remedies import ANSWERS, REMEDIES
 from theta0.treatment.results import Attempt, Treatment
 
 _MEASURED = 4  # batches that a diagnosis reads
+_GAIN = 0.01  # a treated start must lower the held-out loss by this share, so that a tie is not called better
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def treat(
 
     Each remedy is applied, measured, and given a short training run next to one from the start as given: the same
     batches in the same order, the same noise, the same budget. The best treated start is kept if its loss on held-out
-    batches (the last quarter) is lower; otherwise, and on an interrupt or any failure, the model is restored bit for
+    batches (the last quarter) is lower by 1 % at least; otherwise, and on an interrupt or any failure, the model is restored bit for
     bit. A kept start has the state_dict keys it had, but for the weights that `lcw` parametrizes.
 
     Args:
@@ -131,7 +132,7 @@ def _tried(
         restore()
     best = min(range(len(names)), key=lambda i: _reached(attempts[i].run))
     run = attempts[best].run
-    kept = _reached(run) < untreated.held_out
+    kept = _better(_reached(run), untreated.held_out)
     reason = _reason(names[best], attempts[best], untreated, kept)
     treatment = Treatment(
         names[best], before, attempts[best].after, kept, reason, untreated, run, tuple(attempts), cost
@@ -176,6 +177,10 @@ def _run(model: nn.Module, trial: _Trial) -> tuple[Run, float]:
 
 def _reached(run: Run | None) -> float:
     return math.inf if run is None or math.isnan(run.held_out) else run.held_out
+
+
+def _better(treated: float, plain: float) -> bool:
+    return math.isfinite(treated) and (not math.isfinite(plain) or plain - treated > _GAIN * abs(plain))
 
 
 def _nothing(before: Diagnosis) -> str:
