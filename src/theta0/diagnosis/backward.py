@@ -7,8 +7,8 @@ from theta0._records import Table
 from theta0.diagnosis.chain import Link, chain, falling_back
 from theta0.diagnosis.results import Finding
 
-FALL_ERROR, FALL_WARNING = 1e-5, 1e-4
-GROWTH_ERROR, GROWTH_WARNING = 1e5, 1e4
+FALL_ERROR, FALL_WARNING = 1e-4, 1e-3
+GROWTH_ERROR, GROWTH_WARNING = 1e5, 1e3
 _MEASURED = "measured, docs/findings.md"
 
 
