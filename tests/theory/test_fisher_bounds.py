@@ -116,7 +116,7 @@ def test_batch_normalised_nets_exceed_theorem_7_and_the_batch_variance_explains_
         measured = means.mean().item()
         if depth > 2:
             assert measured > printed + 4 * error  # the gap
-        assert abs(measured - corrected) < 4 * error + 0.04 * corrected  # finite width and batch
+        assert abs(measured - corrected) < 4 * error + 0.05 * corrected  # finite width and batch
 
 
 # ── relations between the closed forms

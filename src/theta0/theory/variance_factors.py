@@ -45,7 +45,7 @@ def variance_factors(activation: Activation, sigma: float = 1.0) -> VarianceFact
     (0.0246, 0.0290). The 0.21 of its section 4.3 is the same.
 
     Computed in float64 by adaptive Gauss-Kronrod quadrature, which bisects towards a kink wherever it lies (a fixed
-    Gauss-Hermite rule of n nodes errs by about 1/√n there); φ' by autograd. A module is copied and evaluated in
+    Gauss-Hermite rule converges slowly there); φ' by autograd. A module is copied and evaluated in
     evaluation mode, so that a randomised activation gives its mean behaviour.
 
     Args:
