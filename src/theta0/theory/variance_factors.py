@@ -67,15 +67,16 @@ def variance_factors(activation: Activation, sigma: float = 1.0) -> VarianceFact
         raise ValueError(f"sigma must be a positive, finite standard deviation, got {sigma}")
     if isinstance(activation, nn.Module):
         activation = copy.deepcopy(activation).double().eval()
-    offset = _probe(activation, sigma)
+    offset, scale = _probe(activation, sigma)
 
     def integrand(t: float) -> Float[np.ndarray, "3"]:
         value, slope = _value_and_slope(activation, torch.tensor([sigma * t], dtype=torch.float64))
-        centred = (value.item() - offset) / sigma
+        centred = (value.item() - offset) / scale
         weight = math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
-        return np.array([centred, centred * centred, slope.item() * slope.item()]) * weight
+        steepness = slope.item() * sigma / scale
+        return np.array([centred, centred * centred, steepness * steepness]) * weight
 
-    rounding = 16 * sys.float_info.epsilon * abs(offset) / sigma  # of φ(z) - φ(0), in units of sigma
+    rounding = 16 * sys.float_info.epsilon * abs(offset) / scale  # of φ(z) - φ(0) beside its size
     with np.errstate(invalid="ignore", over="ignore"):  # a result that is not finite is reported below
         (mean, square, backward), _, info = quad_vec(
             integrand,
@@ -94,10 +95,13 @@ def variance_factors(activation: Activation, sigma: float = 1.0) -> VarianceFact
             "Expected a piecewise smooth function of moderate growth that changes visibly over one sigma; "
             "try another sigma"
         )
-    return VarianceFactors(float(square - mean**2), float(backward), sigma)
+    unit = (scale / sigma) ** 2
+    return VarianceFactors(float(square - mean**2) * unit, float(backward) * unit, sigma)
 
 
-def _value_and_slope(activation: Activation, z: Float[Tensor, " n"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+def _value_and_slope(
+    activation: Activation, z: Float[Tensor, " n"]
+) -> tuple[Float[Tensor, "..."], Float[Tensor, " n"]]:  # the value's shape is the caller's to check
     with torch.enable_grad():
         leaf = z.requires_grad_()
         value = activation(leaf.clone())  # a clone, because in-place activations refuse a leaf
@@ -105,11 +109,12 @@ def _value_and_slope(activation: Activation, z: Float[Tensor, " n"]) -> tuple[Fl
     return value.detach(), slope
 
 
-def _probe(activation: Activation, sigma: float) -> float:
+def _probe(activation: Activation, sigma: float) -> tuple[float, float]:
     """Checks that the activation can be integrated.
 
     Returns:
-        Its value at 0, which is subtracted before squaring so that a large offset costs no digits.
+        Its value at 0, subtracted before squaring so that a large offset costs no digits, and how far it moves from
+        there within ±3 standard deviations (sigma if it does not), the unit of the integrals.
 
     Raises:
         ValueError: if the activation fails, is not elementwise, is not differentiable or is not finite.
@@ -130,4 +135,4 @@ def _probe(activation: Activation, sigma: float) -> float:
         problem = f"is not finite on ±3 standard deviations of {sigma}: values {together.tolist()}"
     if problem:
         raise ValueError(f"activation {activation} {problem}; pass an elementwise, finite function")
-    return float(together[0])
+    return float(together[0]), float((together - together[0]).abs().max()) or sigma
