@@ -13,6 +13,7 @@ from theta0.papers._extras import extra
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
+Parts = tuple[Bytes, Integers, Bytes, Integers]
 
 
 def read_idx(path: Path) -> Bytes:
@@ -103,7 +104,7 @@ def read_cifar_batch(path: Path) -> tuple[Bytes, Integers]:
     return images.astype(np.uint8).reshape(-1, 3, 32, 32), np.asarray(labels, np.int64)
 
 
-def read_npz(path: Path) -> tuple[Bytes, Integers, Bytes, Integers, bool]:
+def read_npz(path: Path) -> tuple[Parts, bool]:
     """Training and test images in one `.npz` archive, as arrays or as a run of JPEG files.
 
     Arrays: `x_train`, `y_train`, `x_test`, `y_test`, images channels-last. JPEG: `jpeg_train` (the files one after
@@ -113,8 +114,8 @@ def read_npz(path: Path) -> tuple[Bytes, Integers, Bytes, Integers, bool]:
         path: the archive.
 
     Returns:
-        Training images `[n, channels, height, width]` and labels, test images and labels, and whether they had
-        been through JPEG compression, which is not lossless.
+        Training images `[n, channels, height, width]` and labels, test images and labels; and whether they had been
+        through JPEG compression, which is not lossless.
 
     Raises:
         ValueError: the archive has neither set of entries.
@@ -127,15 +128,15 @@ def read_npz(path: Path) -> tuple[Bytes, Integers, Bytes, Integers, bool]:
     missing = [key for key in expected if key not in entries]
     if missing:
         raise ValueError(f"{path}: expected the entries {expected}, lacks {missing}, holds {sorted(entries)}")
-    parts = []
-    for part in ("train", "test"):
-        if compressed:
-            parts.append(_decode_jpegs(entries[f"jpeg_{part}"], entries[f"offset_{part}"]))
-        else:
-            pixels = entries[f"x_{part}"].astype(np.uint8)
-            parts.append(pixels[:, None] if pixels.ndim == 3 else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
-        parts.append(entries[f"y_{part}"].astype(np.int64).reshape(-1))
-    return parts[0], parts[1], parts[2], parts[3], compressed
+    return (*_part(entries, "train", compressed), *_part(entries, "test", compressed)), compressed
+
+
+def _part(entries: dict[str, npt.NDArray[Any]], part: str, compressed: bool) -> tuple[Bytes, Integers]:
+    labels: Integers = entries[f"y_{part}"].astype(np.int64).reshape(-1)
+    if compressed:
+        return _decode_jpegs(entries[f"jpeg_{part}"], entries[f"offset_{part}"]), labels
+    pixels: Bytes = entries[f"x_{part}"].astype(np.uint8)
+    return pixels[:, None] if pixels.ndim == 3 else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)), labels
 
 
 def _decode_jpegs(stream: Bytes, offsets: Integers) -> Bytes:

@@ -10,9 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from theta0.papers._extras import extra
-from theta0.papers._image_files import Bytes, Integers, read_cifar_batch, read_idx, read_npz
-
-Parts = tuple[Bytes, Integers, Bytes, Integers]
+from theta0.papers._image_files import Bytes, Parts, read_cifar_batch, read_idx, read_npz
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,10 @@ def two_classes(dataset: Dataset, first: int, second: int) -> Dataset:
     """
     if first == second:
         raise ValueError(f"two different classes are needed, got {first} twice")
+    present = torch.bincount(dataset.train_y).nonzero().flatten().tolist()
     for wanted in (first, second):
-        if not bool((dataset.train_y == wanted).any()):
-            raise ValueError(f"{dataset.label} has no class {wanted}: it has {dataset.train_y.unique().tolist()}")
+        if wanted not in present:
+            raise ValueError(f"{dataset.label} has no class {wanted}: it has {present}")
     train = (dataset.train_y == first) | (dataset.train_y == second)
     test = (dataset.test_y == first) | (dataset.test_y == second)
     return replace(
@@ -175,10 +174,7 @@ def _first(folders: list[Path], names: list[str]) -> Path | None:
 
 def _archive(folders: list[Path], names: list[str]) -> tuple[Parts, bool] | None:
     path = _first(folders, names)
-    if path is None:
-        return None
-    *parts, compressed = read_npz(path)
-    return (parts[0], parts[1], parts[2], parts[3]), compressed
+    return None if path is None else read_npz(path)
 
 
 def _idx_files(name: str, folders: list[Path]) -> tuple[Parts, bool] | None:
@@ -203,8 +199,9 @@ def _cifar_files(name: str, folders: list[Path]) -> tuple[Parts, bool] | None:
     if None in paths:
         return _archive(folders, [f"{name}.npz", f"{name.replace('cifar', 'cifar-')}.npz", f"{name}_jpeg.npz"])
     batches = [read_cifar_batch(path) for path in paths if path is not None]
-    x, y = (np.concatenate([batch[i] for batch in batches[:-1]]) for i in (0, 1))
-    return (x.astype(np.uint8), y.astype(np.int64), *batches[-1]), False
+    x = np.concatenate([images for images, _ in batches[:-1]])
+    y = np.concatenate([labels for _, labels in batches[:-1]])
+    return (x, y, *batches[-1]), False
 
 
 _IDX = "{train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte (plain or .gz), or "

@@ -46,21 +46,7 @@ class ThesisResNet(nn.Module):
         Returns:
             One output per input.
         """
-        return self._hidden(x, kept, statistics)[-1].sum(1, keepdim=True)
-
-    def hidden(
-        self, x: Float[Tensor, "n width"], kept: Float[Tensor, " depth"] | None = None
-    ) -> list[Float[Tensor, "n width"]]:
-        """The hidden states h⁰ … hᴸ.
-
-        Args:
-            x: inputs.
-            kept: as in `forward`.
-
-        Returns:
-            One tensor per layer.
-        """
-        return self._hidden(x, kept, None)
+        return self.hidden(x, kept, statistics)[-1].sum(1, keepdim=True)
 
     def batch_statistics(
         self, x: Float[Tensor, "n width"], kept: Float[Tensor, " depth"] | None = None
@@ -76,12 +62,25 @@ class ThesisResNet(nn.Module):
         """
         if not self.norms:
             return None
-        states = self._hidden(x, kept, None)[:-1]
+        states = self.hidden(x, kept)[:-1]
         return [(state.mean(0).detach(), state.var(0, correction=0).detach()) for state in states]
 
-    def _hidden(
-        self, x: Float[Tensor, "n width"], kept: Float[Tensor, " depth"] | None, statistics: Statistics | None
+    def hidden(
+        self,
+        x: Float[Tensor, "n width"],
+        kept: Float[Tensor, " depth"] | None = None,
+        statistics: Statistics | None = None,
     ) -> list[Float[Tensor, "n width"]]:
+        """The hidden states h⁰ … hᴸ.
+
+        Args:
+            x: inputs.
+            kept: as in `forward`.
+            statistics: as in `forward`.
+
+        Returns:
+            One tensor per layer.
+        """
         states: list[Tensor] = [self.first(x)]
         for layer, block in enumerate(self.blocks):
             signal = states[-1]
