@@ -233,10 +233,17 @@ def _draw_map(axes: Axes, rate_map: RateMap) -> Any:
     axes.plot(columns, measured, color="black", marker="o", markersize=4, label="2 / λ measured (median start)")
     fell = torch.stack([_fell(cell["last"], cell["first"]).all(1) for cell in rate_map.cells], 1).numpy()
     row, column = np.nonzero(fell)
-    axes.plot(
-        columns[column], np.array(rate_map.rates)[row], ".", color="white", markersize=2.5, label="dot: every run fell"
+    axes.scatter(
+        columns[column],
+        np.array(rate_map.rates)[row],
+        s=9,
+        color="white",
+        edgecolor="dimgrey",
+        linewidth=0.6,
+        label="every run ends below its first loss",
     )
     axes.set_yscale("log")
+    axes.set_ylim(rate_map.rates[0] / 1.5, rate_map.rates[-1] * 1.5)
     axes.set_xticks(columns, [str(value) for value in rate_map.values])
     axes.set_xlabel("depth L" if rate_map.axis == "depth" else "width D")
     axes.set_ylabel("learning rate")
