@@ -165,7 +165,7 @@ def test_a_sweep_resumes_from_its_store_even_after_a_torn_line(tmp_path):
     again = sweep(counted, [{"n": 2}, {"n": 3}, {"n": 4}], store=store, progress=lambda *a: progress.append(a))
     assert [r["square"] for r in again] == [4, 9, 16]
     assert calls == [2, 3, 3, 4]
-    assert progress == [(2, 3), (3, 3)]
+    assert progress == [(1, 3), (2, 3), (3, 3)]
     assert len(store.read()) == 3
     assert sum(1 for line in store.path.read_text().splitlines() if line.endswith("}}")) == 3
     assert json.loads(store.path.read_text().splitlines()[0])["configuration"] == {"n": 2}

@@ -236,6 +236,8 @@ def sweep(
     results = store.read() if store else {}
     missing = {key: configuration for key, configuration in zip(keys, wanted, strict=True) if key not in results}
     total, done = len(set(keys)), len(set(keys)) - len(missing)
+    if progress:
+        progress(done, total)
     for key, result in _computed(compute, missing, backend, jobs):
         results[key] = result
         done += 1

@@ -171,6 +171,7 @@ def _drawn(rows: list[dict[str, Any]], label: str) -> Figure:
         for axes in (mean, top):
             axes.set_yscale("log")
             axes.set_xlabel(title)
+            axes.set_xticks(sorted({row[axis] for row in rows if row["axis"] == axis}))
     figure.axes[0].set_ylabel("mean eigenvalue")
     figure.axes[3].set_ylabel("largest eigenvalue")
     handles, labels = figure.axes[0].get_legend_handles_labels()
