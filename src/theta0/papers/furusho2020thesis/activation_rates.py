@@ -169,7 +169,7 @@ def _drawn(measured: dict[Kind, Assumptions], label: str) -> Figure:
         residuals.plot(layers, found.residual, marker="o", markersize=4, color=COLOURS[kind])
     rates.axhline(0.5, color="grey", linestyle="--", linewidth=1, label="assumed")
     residuals.axhline(0.0, color="grey", linestyle="--", linewidth=1)
-    rates.set(ylim=(0, 1), xlabel="layer", ylabel="share of active units (mean ± s.d. of starts)")
+    rates.set(ylim=(0.25, 0.75), xlabel="layer", ylabel="share of active units (mean ± s.d. of starts)")
     residuals.set(xlabel="layer", ylabel="E[u²δ²] / (E[u²] E[δ²]) - 1")
     for axes in figure.axes:
         axes.set_xticks(layers)

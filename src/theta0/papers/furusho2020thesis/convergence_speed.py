@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from theta0.papers.datasets import Dataset, pca_whiten
 from theta0.papers.furusho2020thesis.drawing import finish, finite, new_figure
-from theta0.papers.furusho2020thesis.eigenvalues import measured_top_eigenvalue
+from theta0.papers.furusho2020thesis.eigenvalues import top_eigenvalues
+from theta0.papers.furusho2020thesis.evaluation import evaluation_losses
 from theta0.papers.furusho2020thesis.setting import (
     COLOURS,
     KINDS,
@@ -29,38 +28,9 @@ from theta0.papers.furusho2020thesis.setting import (
     scale_named,
     two_class_data,
 )
-from theta0.papers.models import ThesisResNet
 from theta0.papers.sweeps import Configuration, Moment, Progress, Store, sweep, train_stacked
 
 RATES = ("1 / upper bound", "1 / λ measured")
-_DRAWS = 8
-
-
-class Evaluation(nn.Module):
-    """A network as it is evaluated: statistics of the training set, each layer scaled by its survival probability.
-
-    Attributes:
-        network: the trained network.
-    """
-
-    def __init__(self, network: ThesisResNet, survival: float | None) -> None:
-        super().__init__()
-        self.network = network
-        self._survival = survival
-
-    def forward(self, x: Float[Tensor, "m width"], train_x: Float[Tensor, "n width"]) -> Float[Tensor, "m 1"]:
-        """Outputs for inputs that need not be the training set.
-
-        Args:
-            x: inputs.
-            train_x: the training set, for its statistics.
-
-        Returns:
-            One output per input.
-        """
-        kept = None if self._survival is None else torch.full((len(self.network.blocks),), self._survival)
-        outputs: Tensor = self.network(x, kept, self.network.batch_statistics(train_x, kept))
-        return outputs
 
 
 def draw_speed(
@@ -136,15 +106,13 @@ def losses_over_updates(data: Dataset, configuration: Configuration) -> dict[str
     seeds = list(range(configuration["runs"]))
     draw = layer_draw(kind, depth, survival)
     theory = 1 / fisher_bounds(kind, depth, width, survival).upper
-    measured = [1 / top for top in _tops(kind, depth, width, ready.train_x, seeds, survival)]
-    template = Evaluation(make_network(kind, width, depth, torch.Generator()), survival if draw else None)
+    measured = [1 / top for top in top_eigenvalues(kind, depth, ready.train_x, seeds, survival)]
+    evaluate = evaluation_losses(kind, depth, width, survival)
     evaluated = torch.full((2, 2 * len(seeds), steps + 1), torch.inf)
 
     def observe(moment: Moment) -> None:
-        weights = {f"network.{key}": weight for key, weight in moment.weights.items()}
         for row, (x, targets) in enumerate(((ready.train_x, y), (ready.test_x, test_y))):
-            outputs = vmap(lambda w, x=x: functional_call(template, w, (x, ready.train_x)))(weights)
-            evaluated[row, moment.members, moment.step] = 0.5 * (outputs - targets).square().mean((1, 2))
+            evaluated[row, moment.members, moment.step] = evaluate(moment.weights, x, targets, ready.train_x)
 
     train_stacked(
         partial(make_network, kind, width, depth),
@@ -164,17 +132,6 @@ def losses_over_updates(data: Dataset, configuration: Configuration) -> dict[str
         "theory_rate": theory,
         "measured_rates": measured,
     }
-
-
-def _tops(
-    kind: Kind, depth: int, width: int, x: Float[Tensor, "n width"], seeds: list[int], survival: float
-) -> list[float]:
-    draw, tops = layer_draw(kind, depth, survival), []
-    for seed in seeds:
-        model = make_network(kind, width, depth, torch.Generator().manual_seed(seed))
-        fresh = torch.Generator().manual_seed(1_000_003 + seed)
-        tops.append(measured_top_eigenvalue(model, x, [draw(fresh) for _ in range(_DRAWS)] if draw else None))
-    return tops
 
 
 def _curves(nested: list[Any]) -> Float[np.ndarray, "rates runs updates"]:

@@ -9,10 +9,13 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 from torch.func import functional_call, grad, vjp, vmap
 
+from theta0.papers.furusho2020thesis.setting import Kind, layer_draw, make_network
 from theta0.papers.models import ThesisResNet
 
 _DENSE = 2500
 _CHUNK = 32
+_DRAWS = 8
+_OTHER_STREAM = 1_000_003  # drops that are not those of the training
 
 
 def output_gradients(
@@ -84,19 +87,25 @@ def top_eigenvalue_of(gradients: Float[Tensor, "n parameters"]) -> float:
     return float(eigsh(operator, k=1, v0=start, tol=1e-5, return_eigenvectors=False)[0]) / len(gradients)
 
 
-def measured_top_eigenvalue(
-    model: ThesisResNet, x: Float[Tensor, "n width"], draws: list[Float[Tensor, " depth"]] | None = None
-) -> float:
-    """λ_max of the Fisher matrix of one network on one batch, averaged over the drops of stochastic depth.
+def top_eigenvalues(
+    kind: Kind, depth: int, x: Float[Tensor, "n width"], seeds: list[int], survival: float
+) -> list[float]:
+    """λ_max of the Fisher matrix of each start, averaged over a few drops of stochastic depth.
 
     Args:
-        model: the network.
+        kind: which network.
+        depth: L.
         x: the batch.
-        draws: kept layers, one tensor per draw; None for networks that keep all.
+        seeds: of the starts, as `make_network` takes them.
+        survival: p of stochastic depth.
 
     Returns:
-        The largest eigenvalue.
+        One eigenvalue per seed.
     """
-    if draws is None:
-        return top_eigenvalue_of(output_gradients(model, x))
-    return top_eigenvalue_of(torch.cat([output_gradients(model, x, kept) for kept in draws]))
+    draw, tops = layer_draw(kind, depth, survival), []
+    for seed in seeds:
+        model = make_network(kind, x.shape[1], depth, torch.Generator().manual_seed(seed))
+        fresh = torch.Generator().manual_seed(_OTHER_STREAM + seed)
+        draws = [draw(fresh) for _ in range(_DRAWS)] if draw else [None]
+        tops.append(top_eigenvalue_of(torch.cat([output_gradients(model, x, kept) for kept in draws])))
+    return tops

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from theta0.papers.datasets import Dataset
 from theta0.papers.furusho2020thesis.drawing import finish, finite, new_figure
-from theta0.papers.furusho2020thesis.eigenvalues import measured_top_eigenvalue
+from theta0.papers.furusho2020thesis.eigenvalues import top_eigenvalues
+from theta0.papers.furusho2020thesis.evaluation import evaluation_losses
 from theta0.papers.furusho2020thesis.setting import (
     KINDS,
     SURVIVAL,
@@ -29,12 +30,11 @@ from theta0.papers.furusho2020thesis.setting import (
     two_class_data,
     whitened,
 )
-from theta0.papers.sweeps import Configuration, Progress, Store, sweep, train_stacked
+from theta0.papers.sweeps import Configuration, Moment, Progress, Store, sweep, train_stacked
 from theta0.theory import max_learning_rate
 
 DIVERGED = 1000.0
 FACTORS = (0.5, 1.0, 1.6, 4.0)
-_DRAWS = 8
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def draw_rate_maps(
     shapes = [(kind, value) for kind in KINDS for value in values]
     configurations = [
         {
-            "experiment": "rate map",
+            "experiment": "rate map with evaluation",
             "data": chosen.label,
             "samples": len(chosen.train_x),
             "network": kind,
@@ -133,23 +133,26 @@ def train_at_all_rates(data: Dataset, configuration: Configuration) -> dict[str,
         configuration: the shape and the grid.
 
     Returns:
-        First and last losses, λ of each start, the theory's rate.
+        The last losses in training, the first and last ones in evaluation (they differ where training drops layers,
+        so that training losses of two updates belong to different networks), λ of each start, the theory's rate.
     """
     kind, depth, width = configuration["network"], configuration["depth"], configuration["width"]
     x, y = whitened(data, width)
     seeds = list(range(configuration["runs"]))
     draw = layer_draw(kind, depth, configuration["survival"])
-    tops = []
-    for seed in seeds:
-        model = make_network(kind, width, depth, torch.Generator().manual_seed(seed))
-        fresh = torch.Generator().manual_seed(1_000_003 + seed)
-        tops.append(measured_top_eigenvalue(model, x, [draw(fresh) for _ in range(_DRAWS)] if draw else None))
+    tops = top_eigenvalues(kind, depth, x, seeds, configuration["survival"])
     edges = 2 / torch.tensor(tops, dtype=torch.float64)
     grid = torch.tensor(configuration["rates"], dtype=torch.float64).unsqueeze(1).expand(-1, len(seeds))
     table = torch.cat([grid, torch.tensor(configuration["factors"], dtype=torch.float64).unsqueeze(1) * edges])
-    make = partial(make_network, kind, width, depth)
+    evaluate = evaluation_losses(kind, depth, width, configuration["survival"])
+    evaluated = torch.full((table.numel(), 2), torch.inf)
+
+    def observe(moment: Moment) -> None:
+        if moment.step in {0, configuration["steps"]}:
+            evaluated[moment.members, int(moment.step > 0)] = evaluate(moment.weights, x, y, x)
+
     losses = train_stacked(
-        make,
+        partial(make_network, kind, width, depth),
         x,
         y,
         half_squared_error,
@@ -158,12 +161,16 @@ def train_at_all_rates(data: Dataset, configuration: Configuration) -> dict[str,
         steps=configuration["steps"],
         draw=draw,
         limit=DIVERGED,
+        observe=observe,
     )
+    first, last = evaluated.view(*table.shape, 2).unbind(-1)
+    last = torch.where(torch.isfinite(losses[..., -1]), last, torch.inf)
     bound = fisher_bounds(kind, depth, width, configuration["survival"])
     return {
-        "first": finite(losses[0, :, 0].tolist()),
-        "last": finite(losses[: len(grid), :, -1].tolist()),
-        "last_at_factors": finite(losses[len(grid) :, :, -1].tolist()),
+        "training_last": finite(losses[: len(grid), :, -1].tolist()),
+        "first": finite(first[0].tolist()),
+        "last": finite(last[: len(grid)].tolist()),
+        "last_at_factors": finite(last[len(grid) :].tolist()),
         "top_eigenvalues": tops,
         "theory_rate": max_learning_rate(bound),
     }
@@ -221,7 +228,7 @@ def _drawn(maps: list[RateMap], label: str) -> Figure:
 
 
 def _draw_map(axes: Axes, rate_map: RateMap) -> Any:
-    mean = torch.stack([_numbers(cell["last"]).mean(1) for cell in rate_map.cells], 1).numpy()
+    mean = torch.stack([_numbers(cell["training_last"]).mean(1) for cell in rate_map.cells], 1).numpy()
     shown = np.ma.masked_where(~(mean <= DIVERGED), mean)
     columns = np.arange(len(rate_map.values))
     image = axes.pcolormesh(
