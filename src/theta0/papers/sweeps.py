@@ -45,7 +45,7 @@ def train_stacked(
     draw: Callable[[Generator], Tensor] | None = None,
     limit: float = 1000.0,
     observe: Callable[[Moment], None] | None = None,
-) -> Float[Tensor, "rates seeds steps+1"]:
+) -> Float[Tensor, "rates seeds {steps}+1"]:
     """Full-batch gradient descent of one architecture from every seed at every rate, all in one stacked network.
 
     A member whose loss is not finite, or above `limit` and above `limit` times its first loss, has diverged: its loss

@@ -18,7 +18,6 @@ from theta0.papers.furusho2020thesis.setting import (
     SURVIVAL,
     TITLES,
     Kind,
-    ScaleName,
     layer_draw,
     make_network,
     scale_named,
@@ -52,7 +51,7 @@ def draw_activation_rates(
     data: Dataset | str | None = None,
     root: str | Path | None = None,
     *,
-    scale: ScaleName = "laptop",
+    scale: str = "laptop",
     out_dir: str | Path = ".",
     progress: Progress | None = None,
 ) -> str:

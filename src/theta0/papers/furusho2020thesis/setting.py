@@ -15,7 +15,6 @@ from theta0.papers.models import ThesisResNet, draw_kept_layers, thesis_start_
 from theta0.theory import FisherBounds, batch_norm_resnet_bounds, resnet_bounds, stochastic_depth_bounds
 
 Kind = Literal["resnet", "batch_norm", "stochastic_depth"]
-ScaleName = Literal["smoke", "laptop", "paper"]
 
 KINDS: tuple[Kind, ...] = ("resnet", "batch_norm", "stochastic_depth")
 TITLES = {"resnet": "ResNet", "batch_norm": "ResNet with BN", "stochastic_depth": "ResNet with stochastic depth"}
@@ -86,7 +85,7 @@ def scale_named(name: str) -> Scale:
     return SCALES[name]
 
 
-def two_class_data(data: Dataset | str | None, root: str | Path | None, scale: ScaleName, thesis_data: str) -> Dataset:
+def two_class_data(data: Dataset | str | None, root: str | Path | None, scale: str, thesis_data: str) -> Dataset:
     """Classes 0 and 1 of a data set, thinned to the scale's number of samples at even steps through the files.
 
     Args:
