@@ -76,7 +76,8 @@ def draw_eigenvalues(
             "data": chosen.label,
             "samples": len(chosen.train_x),
             "starts": size.starts,
-            **{key: value for key, value in point.items() if key != "axis"},
+            **{key: point[key] for key in ("variant", "depth", "width")},
+            "survival": point["survival"] if point["variant"] in {"exactly", "bernoulli"} else 1.0,
         }
         for point in points
     ]
