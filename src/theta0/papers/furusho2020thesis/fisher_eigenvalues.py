@@ -149,9 +149,10 @@ def _sentence(rows: list[dict[str, Any]]) -> str:
         ratios = [row["mean"] / row["theory_mean"] for row in found]
         shares = [row["top_of_average"] / row["theory_upper"] for row in found]
         inside = sum(row["theory_mean"] <= row["top_of_average"] <= row["theory_upper"] for row in found)
+        off = max(abs(row["mean"] - row["theory_mean"]) / row["mean_error"] for row in found)
         parts.append(
-            f"{label}: mean {min(ratios):.2f}-{max(ratios):.2f} of theory, largest within the bounds in "
-            f"{inside}/{len(found)} ({min(shares):.2f}-{max(shares):.2f} of the upper one)"
+            f"{label}: mean {min(ratios):.2f}-{max(ratios):.2f} of theory (up to {off:.1f} s.e. off), "
+            f"largest within the bounds in {inside}/{len(found)} ({min(shares):.2f}-{max(shares):.2f} of the upper one)"
         )
     return "; ".join(parts)
 

@@ -59,7 +59,7 @@ SCALES: dict[str, Scale] = {
     "laptop": _LAPTOP,
     "paper": replace(
         _LAPTOP,
-        samples=2000,
+        samples=1000,
         depths=(1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
         widths=(10, 20, 30, 40, 50, 60, 70, 80, 90, 100),
         survivals=(0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0),
