@@ -1,9 +1,10 @@
 """Figures 15 and 20: do the thesis's two assumptions hold at the start (§4.1, §B.4.2)?"""
 
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from theta0.papers.datasets import Dataset
-from theta0.papers.furusho2020thesis.drawing import finish, new_figure
+from theta0.papers.furusho2020thesis.drawing import finish, finite, new_figure
 from theta0.papers.furusho2020thesis.setting import (
     COLOURS,
     KINDS,
@@ -25,24 +26,9 @@ from theta0.papers.furusho2020thesis.setting import (
     whitened,
 )
 from theta0.papers.models import ThesisResNet
-from theta0.papers.sweeps import Progress
+from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 
 _MORE = 10  # the products of Assumption 1 have heavy tails and cost one forward and backward pass a start
-
-
-@dataclass(frozen=True)
-class Assumptions:
-    """What was measured in one kind of network, per layer.
-
-    Attributes:
-        rate: share of active units, mean over starts.
-        deviation: its standard deviation over starts.
-        residual: E[u²δ²] / (E[u²] E[δ²]) - 1, which Assumption 1 takes as 0.
-    """
-
-    rate: list[float]
-    deviation: list[float]
-    residual: list[float]
 
 
 def draw_activation_rates(
@@ -53,6 +39,9 @@ def draw_activation_rates(
     *,
     scale: str = "laptop",
     out_dir: str | Path = ".",
+    store: Store | None = None,
+    backend: str = "loky",
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> str:
     """Share of active units in each layer, and how far forward and backward signals depend on each other.
@@ -64,24 +53,33 @@ def draw_activation_rates(
         root: where its files are.
         scale: size of the experiment.
         out_dir: where `name.png` and `name.json` go.
+        store: results kept across interruptions.
+        backend: joblib's.
+        jobs: networks measured at once.
         progress: called with how many networks are done, and of how many.
 
     Returns:
         One line that compares with the thesis.
     """
     chosen, size = two_class_data(data, root, scale, thesis_data), scale_named(scale)
-    x, _ = whitened(chosen, size.width)
-    measured: dict[Kind, Assumptions] = {}
-    for done, kind in enumerate(KINDS):
-        if progress:
-            progress(done, len(KINDS))
-        measured[kind] = assumptions(kind, x, max(size.depths), _MORE * size.starts)
-    if progress:
-        progress(len(KINDS), len(KINDS))
-    numbers = {"data": chosen.label, "width": size.width, "networks": {kind: asdict(measured[kind]) for kind in KINDS}}
-    finish(_drawn(measured, chosen.label), numbers, out_dir, name)
-    rates = [rate for kind in KINDS for rate in measured[kind].rate]
-    residuals = "; ".join(f"{TITLES[k]} up to {max(measured[k].residual, key=abs):+.2f}" for k in KINDS)
+    configurations = [
+        {
+            "experiment": "assumptions",
+            "data": chosen.label,
+            "samples": len(chosen.train_x),
+            "network": kind,
+            "depth": max(size.depths),
+            "width": size.width,
+            "starts": _MORE * size.starts,
+        }
+        for kind in KINDS
+    ]
+    compute = partial(assumptions, chosen)
+    results = sweep(compute, configurations, store=store, backend=backend, jobs=jobs, progress=progress)
+    measured = dict(zip(KINDS, results, strict=True))
+    finish(_drawn(measured, chosen.label), {"configurations": configurations, "results": results}, out_dir, name)
+    rates = [rate for found in results for rate in found["rate"]]
+    residuals = "; ".join(f"{TITLES[kind]} up to {_largest(measured[kind]['residual']):+.2f}" for kind in KINDS)
     return (
         f"{name}, {chosen.label}: {min(rates):.3f}-{max(rates):.3f} of the units are active, Assumption 2 says 0.5; "
         f"relative residual of Assumption 1: {residuals}"
@@ -92,21 +90,22 @@ fig15 = partial(draw_activation_rates, "fig15", "mnist")
 fig20 = partial(draw_activation_rates, "fig20", "cifar10")
 
 
-def assumptions(kind: Kind, x: Float[Tensor, "n width"], depth: int, starts: int) -> Assumptions:
+def assumptions(data: Dataset, configuration: Configuration) -> dict[str, list[float | None]]:
     """Measure both assumptions over several starts.
 
     Args:
-        kind: which network.
-        x: whitened inputs.
-        depth: L.
-        starts: how many networks, with seeds from 0.
+        data: two classes, not yet whitened.
+        configuration: `network`, `depth`, `width`, `starts`.
 
     Returns:
-        Both, for layers 1 … L.
+        For layers 1 … L: `rate`, the share of active units, its `deviation` over starts, and `residual`,
+        E[u²δ²] / (E[u²] E[δ²]) - 1, which Assumption 1 takes as 0 (None for a layer that was never kept).
     """
+    kind, depth = configuration["network"], configuration["depth"]
+    x, _ = whitened(data, configuration["width"])
     draw = layer_draw(kind, depth, SURVIVAL)
     active, forward, backward, product = [], [], [], []
-    for seed in range(starts):
+    for seed in range(configuration["starts"]):
         generator = torch.Generator().manual_seed(seed)
         model = make_network(kind, x.shape[1], depth, generator)
         kept = draw(generator) if draw else None
@@ -121,7 +120,8 @@ def assumptions(kind: Kind, x: Float[Tensor, "n width"], depth: int, starts: int
     rates = torch.stack(active)
     expected = torch.stack(forward).mean(0) * torch.stack(backward).mean(0)
     residual = torch.stack(product).mean(0) / expected - 1
-    return Assumptions(rates.mean(0).tolist(), rates.std(0).tolist(), residual.tolist())
+    parts = {"rate": rates.mean(0), "deviation": rates.std(0), "residual": residual}
+    return {key: finite(values.tolist()) for key, values in parts.items()}
 
 
 def signals(
@@ -149,23 +149,27 @@ def signals(
     return inputs, list(errors)
 
 
-def _drawn(measured: dict[Kind, Assumptions], label: str) -> Figure:
+def _largest(residuals: list[float | None]) -> float:
+    return max((value for value in residuals if value is not None), key=abs)
+
+
+def _drawn(measured: dict[Kind, dict[str, Any]], label: str) -> Figure:
     figure = new_figure(2)
     figure.suptitle(f"Assumptions 2 and 1 at the start · {label}", fontsize=10)
     rates, residuals = figure.axes
     for kind, found in measured.items():
-        layers = list(range(1, len(found.rate) + 1))
+        layers = list(range(1, len(found["rate"]) + 1))
         rates.errorbar(
             layers,
-            found.rate,
-            found.deviation,
+            found["rate"],
+            found["deviation"],
             marker="o",
             markersize=4,
             capsize=3,
             color=COLOURS[kind],
             label=TITLES[kind],
         )
-        residuals.plot(layers, found.residual, marker="o", markersize=4, color=COLOURS[kind])
+        residuals.plot(layers, np.array(found["residual"], dtype=float), marker="o", markersize=4, color=COLOURS[kind])
     rates.axhline(0.5, color="grey", linestyle="--", linewidth=1, label="assumed")
     residuals.axhline(0.0, color="grey", linestyle="--", linewidth=1)
     rates.set(ylim=(0.25, 0.75), xlabel="layer", ylabel="share of active units (mean ± s.d. of starts)")

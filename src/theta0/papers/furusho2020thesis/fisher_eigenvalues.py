@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from theta0.papers.datasets import Dataset
 from theta0.papers.furusho2020thesis.drawing import finish, new_figure
@@ -176,11 +177,9 @@ def _drawn(rows: list[dict[str, Any]], label: str) -> Figure:
     figure.axes[0].set_ylabel("mean eigenvalue")
     figure.axes[3].set_ylabel("largest eigenvalue")
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    mean.plot([], [], color="black", label="theory")
-    top.plot([], [], color="black", label="upper bound")
-    handles += [mean.lines[-1]]
-    labels += ["line: theory (above), its upper bound (below)"]
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    line = Line2D([], [], color="black", linewidth=1)
+    labels = [*map(str, labels), "theory (upper panels), its upper bound (lower panels)"]
+    figure.legend([*handles, line], labels, loc="outside lower center", ncols=3, fontsize=8)
     return figure
 
 
