@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from theta0.papers.datasets import Dataset, pca_whiten
 from theta0.papers.furusho2020thesis.drawing import finish, finite, new_figure
-from theta0.papers.furusho2020thesis.eigenvalues import top_eigenvalues
+from theta0.papers.furusho2020thesis.eigenvalues import DRAWS, top_eigenvalues
 from theta0.papers.furusho2020thesis.evaluation import evaluation_losses
 from theta0.papers.furusho2020thesis.setting import (
     COLOURS,
@@ -66,6 +66,7 @@ def draw_speed(
     configurations = [
         {
             "experiment": "speed",
+            "draws": DRAWS,
             "data": chosen.label,
             "samples": [len(chosen.train_x), len(chosen.test_x)],
             "network": kind,
@@ -140,10 +141,15 @@ def _curves(nested: list[Any]) -> Float[np.ndarray, "rates runs updates"]:
 def _sentence(curves: dict[Kind, dict[str, Any]]) -> str:
     parts = []
     for row, rate in enumerate(RATES):
-        last = {kind: _curves(curves[kind]["train"])[row].mean(0)[-1] for kind in KINDS}
-        ends = ", ".join(f"{TITLES[kind]} {value:.3g}" for kind, value in last.items())
+        ends = ", ".join(f"{TITLES[kind]} {_end(_curves(curves[kind]['train'])[row, :, -1])}" for kind in KINDS)
         parts.append(f"training loss after {len(curves['resnet']['train'][0][0]) - 1} updates at {rate}: {ends}")
     return "; ".join(parts) + "; in the thesis BN and stochastic depth are faster than the plain network"
+
+
+def _end(runs: Float[np.ndarray, " runs"]) -> str:
+    ended = runs[np.isfinite(runs)]
+    lost = f" ({len(runs) - len(ended)} of {len(runs)} runs diverged)" if len(ended) < len(runs) else ""
+    return f"{ended.mean():.3g}{lost}" if len(ended) else f"none: all {len(runs)} runs diverged"
 
 
 def _drawn(curves: dict[Kind, dict[str, Any]], label: str) -> Figure:
@@ -154,6 +160,9 @@ def _drawn(curves: dict[Kind, dict[str, Any]], label: str) -> Figure:
             axes = figure.axes[2 * row + column]
             for kind in KINDS:
                 runs = _curves(curves[kind][part])[row]
+                runs = runs[np.isfinite(runs).all(1)]  # the line of numbers says how many diverged
+                if not len(runs):
+                    continue
                 mean, deviation = runs.mean(0), runs.std(0)
                 updates = np.arange(len(mean))
                 axes.plot(updates, mean, color=COLOURS[kind], label=TITLES[kind])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from theta0.papers.datasets import Dataset
 from theta0.papers.furusho2020thesis.drawing import finish, finite, new_figure
-from theta0.papers.furusho2020thesis.eigenvalues import top_eigenvalues
+from theta0.papers.furusho2020thesis.eigenvalues import DRAWS, top_eigenvalues
 from theta0.papers.furusho2020thesis.evaluation import evaluation_losses
 from theta0.papers.furusho2020thesis.setting import (
     KINDS,
@@ -93,7 +93,8 @@ def draw_rate_maps(
     shapes = [(kind, value) for kind in KINDS for value in values]
     configurations = [
         {
-            "experiment": "rate map with evaluation",
+            "experiment": "rate map",
+            "draws": DRAWS,
             "data": chosen.label,
             "samples": len(chosen.train_x),
             "network": kind,
