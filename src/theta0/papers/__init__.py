@@ -1,0 +1,1 @@
+"""The sources' experiments, rebuilt on theta0's public functions."""

@@ -1,0 +1,21 @@
+"""Figures of furusho2020thesis, section 4: curvature at the start and the learning rate it bears."""
+
+from collections.abc import Callable
+
+from theta0.papers.furusho2020thesis.activation_rates import fig15, fig20
+from theta0.papers.furusho2020thesis.convergence_speed import fig19, fig24
+from theta0.papers.furusho2020thesis.fisher_eigenvalues import fig16, fig21
+from theta0.papers.furusho2020thesis.rate_maps import fig17, fig18, fig22, fig23
+
+ITEMS: dict[str, Callable[..., str]] = {
+    "fig15": fig15,
+    "fig16": fig16,
+    "fig17": fig17,
+    "fig18": fig18,
+    "fig19": fig19,
+    "fig20": fig20,
+    "fig21": fig21,
+    "fig22": fig22,
+    "fig23": fig23,
+    "fig24": fig24,
+}
