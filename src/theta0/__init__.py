@@ -6,7 +6,7 @@
     treatment = theta0.treat(model, batches, "cross_entropy")      # changes it only if that is proven better
 
 Verbs: `diagnose`, `treat`, `save_start`, `load_start_`. Results: `Diagnosis`, `Finding`, `Treatment`, `Run`, `Record`.
-Catalogues: `theta0.measurements`, `theta0.initializers`, `theta0.parametrizations`.
+Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `theta0.parametrizations`, `theta0.layers`.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from theta0._version import __version__
 
 if TYPE_CHECKING:
-    from theta0 import diagnosis, initializers, measurements, parametrizations, reports, treatment
+    from theta0 import diagnosis, initializers, layers, measurements, parametrizations, reports, theory, treatment
     from theta0._records import Record
     from theta0.diagnosis import Diagnosis, Finding, diagnose
     from theta0.treatment import Run, Treatment, load_start_, save_start, treat
@@ -32,7 +32,16 @@ _HOMES = {
     "save_start": "theta0.treatment",
     "treat": "theta0.treatment",
 }
-_CATALOGUES = ("diagnosis", "initializers", "measurements", "parametrizations", "reports", "treatment")
+_CATALOGUES = (
+    "diagnosis",
+    "initializers",
+    "layers",
+    "measurements",
+    "parametrizations",
+    "reports",
+    "theory",
+    "treatment",
+)
 
 __all__ = [
     "Diagnosis",
@@ -44,11 +53,13 @@ __all__ = [
     "diagnose",
     "diagnosis",
     "initializers",
+    "layers",
     "load_start_",
     "measurements",
     "parametrizations",
     "reports",
     "save_start",
+    "theory",
     "treat",
     "treatment",
 ]

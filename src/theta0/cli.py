@@ -117,6 +117,37 @@ def treat(
     raise typer.Exit(0 if result.kept else 1)
 
 
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="A source, for example furusho2020thesis.")],
+    item: Annotated[str, typer.Argument(help="A figure or table of it, for example fig17; `list` names them.")],
+    scale: Annotated[str, typer.Option(help="smoke (seconds), laptop (minutes) or paper.")] = "laptop",
+    data: Annotated[Path | None, typer.Option(help="Folder with the data sets' standard files.", metavar="DIR")] = None,
+    dataset: Annotated[str | None, typer.Option(help="digits, mnist, cifar10 …; default: the source's.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the picture and the numbers go.", metavar="DIR")] = Path("build"),
+    jobs: Annotated[int, typer.Option(help="How many processes.", min=1)] = 1,
+    traceback: TracebackOption = False,
+) -> None:
+    """Repeat a source's experiment: a picture, its numbers as JSON, and one line against the source."""
+    with _errors(traceback), _bar(f"{paper} {item}") as progress:
+        import importlib
+
+        import torch
+
+        from theta0.papers import PAPERS
+
+        if paper not in PAPERS:
+            raise ValueError(f"paper: expected {', '.join(PAPERS)}, got {paper!r}")
+        items = importlib.import_module(PAPERS[paper]).ITEMS
+        if item not in items and item != "list":
+            raise ValueError(f"item: expected {', '.join(items)} or list, got {item!r}")
+        torch.set_flush_denormal(True)  # norm penalties and vanished gradients make denormal numbers
+        line = "\n".join(items)
+        if item != "list":
+            line = items[item](dataset, data, scale=scale, out_dir=out, jobs=jobs, progress=progress)
+    typer.echo(line)
+
+
 def _show(document: Callable[[], dict[str, Any]], report: Callable[[], Any], as_json: bool, target: str) -> None:
     if as_json:
         typer.echo(json.dumps(document(), indent=1, allow_nan=False))
@@ -137,6 +168,21 @@ def _progress(first: str) -> Iterator[Callable[[str], None]]:
         return
     with console.status(first) as status:
         yield status.update
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Show on standard error how much is done: a bar on a terminal, plain lines in a pipe."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total: print(f"{title}: {done} of {total}", file=sys.stderr)
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(title)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager

@@ -1,1 +1,8 @@
-"""The sources' experiments, rebuilt on theta0's public functions."""
+"""The sources' experiments, rebuilt on theta0's public functions.
+
+A paper is a sub-package whose `ITEMS` maps a figure's or table's name to a function.
+"""
+
+PAPERS = {"furusho2020thesis": "theta0.papers.furusho2020thesis"}
+
+__all__ = ["PAPERS"]

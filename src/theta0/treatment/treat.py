@@ -50,8 +50,8 @@ def treat(
 
     Each remedy is applied, measured, and given a short training run next to one from the start as given: the same
     batches in the same order, the same noise, the same budget. The best treated start is kept if its loss on held-out
-    batches (the last quarter) is lower by 1 % at least; otherwise, and on an interrupt or any failure, the model is restored bit for
-    bit. A kept start has the state_dict keys it had, but for the weights that `lcw` parametrizes.
+    batches (the last quarter) is lower by 1 % at least; otherwise, and on an interrupt or any failure, the model is
+    restored bit for bit. A kept start has the state_dict keys it had, but for the weights that `lcw` parametrizes.
 
     Args:
         model: changed in place if a remedy is kept.
