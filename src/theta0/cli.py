@@ -28,11 +28,7 @@ TracebackOption = Annotated[bool, typer.Option("--traceback", help="On an error,
 
 @app.callback(invoke_without_command=True)
 def main(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
-    """Handle the options that need no command.
-
-    Raises:
-        Exit: after printing the version.
-    """
+    """Handle the options that need no command."""
     from theta0._version import __version__
 
     if version:
@@ -44,11 +40,7 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
 def diagnose(
     target: TargetArgument, as_json: JsonOption = False, html: HtmlOption = None, traceback: TracebackOption = False
 ) -> None:
-    """Say what is wrong with a starting point. Exit code: 0 no finding of severity error, 1 some, 2 bad target.
-
-    Raises:
-        Exit: with the exit code.
-    """
+    """Say what is wrong with a starting point. Exit code: 0 no finding of severity error, 1 some, 2 bad target."""
     with _errors(traceback), _progress("looking at the starting point"):
         from theta0.diagnosis import diagnose as run
         from theta0.reports import diagnosis_document, diagnosis_report, write_page
@@ -79,11 +71,7 @@ def treat(
     html: HtmlOption = None,
     traceback: TracebackOption = False,
 ) -> None:
-    """Mend a starting point and prove it. Exit code: 0 kept, 1 nothing was better, 2 bad target.
-
-    Raises:
-        Exit: with the exit code.
-    """
+    """Mend a starting point and prove it. Exit code: 0 kept, 1 nothing was better, 2 bad target."""
     with _errors(traceback), _progress("mending the starting point") as tell:
         import torch
 
