@@ -1,0 +1,19 @@
+"""Shapes and types in signatures are checked at run time while the tests run."""
+
+import sys
+
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+assert not any(name.startswith("theta0.") for name in sys.modules), "theta0 was imported before its signatures are checked"
+install_import_hook("theta0", "beartype.beartype")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _quiet_flush():
+    """No test leaves flush-denormal on, or another default dtype, for the next one."""
+    yield
+    torch.set_flush_denormal(False)
+    torch.set_default_dtype(torch.float32)
