@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
 from theta0._untouched import randomness_snapshot
@@ -93,11 +93,13 @@ def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
 def outputs_of(model: nn.Module, inputs: Any) -> Any:
     """Call the model: a mapping is passed as keywords, a sequence is unpacked if `forward` takes several arguments.
 
+    A mapping's `labels` are left out where `forward` has no place for them: then they are only for the loss.
+
     Returns:
         What the model returns.
     """
     if isinstance(inputs, Mapping):
-        return model(**inputs)
+        return model(**(inputs if _takes_labels(model) else {k: v for k, v in inputs.items() if k != "labels"}))
     if isinstance(inputs, (tuple, list)) and _takes_several(model):
         return model(*inputs)
     return model(inputs)
@@ -143,7 +145,9 @@ def ready(model: nn.Module, batch: Batch) -> nn.Module:
         return model
     restore = randomness_snapshot()
     try:
-        model = copy.deepcopy(model)
+        lazy = [b for b in model.buffers() if isinstance(b, UninitializedBuffer)]
+        # torch cannot copy an uninitialised buffer; the memo hands deepcopy a fresh one.
+        model = copy.deepcopy(model, {id(b): UninitializedBuffer(device=b.device, dtype=b.dtype) for b in lazy})
         with torch.no_grad():
             outputs_of(model, batch.inputs)
     finally:
@@ -240,6 +244,11 @@ def _takes_several(model: nn.Module) -> bool:
         return True
     required = [p for p in parameters if p.kind in kinds]
     return len(required) > 1
+
+
+def _takes_labels(model: nn.Module) -> bool:
+    parameters = inspect.signature(model.forward).parameters
+    return "labels" in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 
 def _part(batch: Batch, part: slice) -> Batch:
