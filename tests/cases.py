@@ -53,7 +53,7 @@ def classified(*shape: int, count: int = 2, classes: int = 3) -> Callable[[], li
 
 
 def words(*, count: int = 2) -> list[Any]:
-    return [(labels(4 + i, 5, classes=11, seed=i), labels(4 + i, seed=9 + i)) for i in range(count)]
+    return [(labels(6 + i, 5, classes=11, seed=i), labels(6 + i, seed=9 + i)) for i in range(count)]
 
 
 class Residual(nn.Module):
