@@ -63,9 +63,10 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
             new = _sums(call)
             sums[call.layer] = new if call.layer not in sums else sums[call.layer].plus(new)
 
-    with untouched(model), torch.no_grad(), watch(model, seen):
+    with untouched(model), torch.no_grad():
         for batch in found:
-            outputs_of(model, batch.inputs)
+            with watch(model, seen):  # one for each pass: it counts the calls
+                outputs_of(model, batch.inputs)
     return {layer: _shift(total) for layer, total in sums.items()}
 
 
