@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import materialised, outputs_of, unwrapped
+from theta0._batches import materialised, outputs_of, ready, unwrapped
 from theta0._calls import LinearCall, watch
 from theta0._records import Record
 from theta0._untouched import untouched
@@ -56,6 +56,7 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
     """
     model = unwrapped(model)
     found = materialised(batches, model, max_batches=max_batches)
+    model = ready(model, found[0])
     sums: dict[str, _Sums] = {}
 
     def seen(call: LinearCall) -> None:
