@@ -155,6 +155,25 @@ def ready(model: nn.Module, batch: Batch) -> nn.Module:
     return model
 
 
+def initialised(model: nn.Module) -> nn.Module:
+    """The user's module without wrappers, if its weights exist and can be changed.
+
+    Returns:
+        The module, as `unwrapped`.
+
+    Raises:
+        ValueError: if it has lazy parameters, which get their shapes and values in the first forward pass.
+    """
+    model = unwrapped(model)
+    lazy = [name for name, p in [*model.named_parameters(), *model.named_buffers()] if is_lazy(p)]
+    if lazy:
+        raise ValueError(
+            f"model: expected parameters that hold values, got lazy ones ({', '.join(lazy[:3])}); "
+            "run one forward pass first: model(inputs)"
+        )
+    return model
+
+
 def device_of(model: nn.Module) -> torch.device:
     """The one device on which a model's parameters and buffers lie.
 

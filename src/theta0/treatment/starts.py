@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from theta0._batches import unwrapped
+from theta0._batches import initialised
 from theta0._checkpoints import plain_tensors, read_start, write_start
 from theta0.parametrizations.linearly_constrained import is_linearly_constrained, linearly_constrained
 
@@ -22,7 +22,7 @@ def save_start(model: nn.Module, path: str | Path, *, method: str = "") -> Path:
     Returns:
         The path.
     """
-    inner = unwrapped(model)
+    inner = initialised(model)
     constrained = [path_ for path_, module in inner.named_modules() if is_linearly_constrained(module)]
     return write_start(path, inner, {"method": method, "lcw": json.dumps(constrained)})
 
@@ -42,7 +42,7 @@ def load_start_(model: nn.Module, path: str | Path) -> nn.Module:
     Raises:
         ValueError: if the file is no starting point, or names and shapes differ; the model is then as it was.
     """
-    inner = unwrapped(model)
+    inner = initialised(model)
     tensors, metadata = read_start(path)
     own = plain_tensors(inner)
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
