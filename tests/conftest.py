@@ -6,13 +6,21 @@ from unittest import mock
 
 import pytest
 import torch
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 
 assert not any(name.startswith("theta0.") for name in sys.modules), "theta0 was imported before its signatures are checked"
 with mock.patch("random.getrandbits", random.Random(0).getrandbits):
     import beartype.door  # noqa: F401 - its spot checks then draw from a generator of their own, not from the global one
 install_import_hook("theta0", "beartype.beartype")
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def unchecked():
+    """Lets arguments of a wrong type through to the library's own checks, as they come from a user."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(autouse=True)

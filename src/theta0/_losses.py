@@ -25,6 +25,7 @@ _MODULES: dict[type[nn.Module], LossName] = {
     nn.L1Loss: "l1",
     nn.BCEWithLogitsLoss: "bce",
 }
+_DEFAULTS = {"weight": None, "pos_weight": None, "reduction": "mean", "label_smoothing": 0.0, "ignore_index": -100}
 
 
 def checked(loss: Loss) -> Loss:
@@ -52,8 +53,7 @@ def name_of(loss: Loss) -> LossName | None:
     if isinstance(loss, str):
         return loss
     if isinstance(loss, nn.Module):
-        weighted = getattr(loss, "weight", None) is not None or getattr(loss, "reduction", "mean") != "mean"
-        return None if weighted else _MODULES.get(type(loss))
+        return _MODULES.get(type(loss)) if all(getattr(loss, k, v) == v for k, v in _DEFAULTS.items()) else None
     names: dict[Any, Any] = {function: name for name, function in _NAMED.items()}
     return names.get(loss)
 
