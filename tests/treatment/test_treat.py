@@ -1,6 +1,7 @@
 """A treated start is kept only if a short run proves it better; otherwise the model is bit for bit as it came."""
 
 import random
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -22,9 +23,9 @@ def deep(depth=12, width=16, phi=nn.Sigmoid) -> nn.Sequential:
     return nn.Sequential(*(part for _ in range(depth) for part in (nn.Linear(width, width), phi())), nn.Linear(width, 3))
 
 
-def learnable(count=4) -> list:
+def learnable(count=8) -> list:
     x = normal(count * 32, 16)
-    y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+    y = (x[:, 0] > 0).long()
     return list(zip(x.split(32), y.split(32), strict=True))
 
 
@@ -37,14 +38,15 @@ def test_a_deep_sigmoid_network_is_mended_and_stays_mended():
     found = treat(model, learnable(), "cross_entropy", optimizer="momentum", learning_rate=0.1, steps=60)
     assert found.kept
     assert found.remedy == "lcw"
-    assert found.treated.held_out < 0.8 < 0.9 < found.untreated.held_out
+    assert found.treated.held_out < 0.5 < 0.6 < found.untreated.held_out
     assert found.reason.startswith("Kept")
     assert not found.before.healthy
     assert found.after.healthy
     assert randomness() == drawn
     assert [is_linearly_constrained(m) for m in model if isinstance(m, nn.Linear)] == [True] * 12 + [False]
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
-    assert float(F.cross_entropy(model(learnable()[0][0]), learnable()[0][1])) > 0.9  # the start, not the trained net
+    x, y = learnable()[0]
+    assert F.cross_entropy(model(x), y).item() > 0.7  # the start, not the trained net
 
 
 def test_the_reported_run_is_what_training_gives():
@@ -54,14 +56,14 @@ def test_the_reported_run_is_what_training_gives():
     batches, losses = learnable(), []
     for step in range(8):
         optimizer.zero_grad()
-        x, y = batches[step % 3]
+        x, y = batches[step % 6]
         loss = F.cross_entropy(model(x), y)
         losses.append(loss.item())
         loss.backward()
         optimizer.step()
     assert found.treated.losses == pytest.approx(losses, rel=1e-5)
-    x, y = batches[3]
-    assert found.treated.held_out == pytest.approx(F.cross_entropy(model(x), y).item(), rel=1e-5)
+    held = sum(F.cross_entropy(model(x), y).item() for x, y in batches[6:]) / 2
+    assert found.treated.held_out == pytest.approx(held, rel=1e-5)
 
 
 def test_what_is_no_better_is_taken_back():
@@ -77,7 +79,6 @@ def test_what_is_no_better_is_taken_back():
 
 @pytest.mark.parametrize("c", CASES, ids=lambda c: c.name)
 @pytest.mark.parametrize("with_", ["lcw", "unit-variance"])
-@pytest.mark.filterwarnings("ignore:`torch.nn.utils")
 def test_kept_or_taken_back_for_every_network(c, with_):
     model = c.model()
     inner = unwrapped(model)
@@ -90,7 +91,9 @@ def test_kept_or_taken_back_for_every_network(c, with_):
         with pytest.raises(ValueError, match="lazy"):
             treat(model, c.batches(), c.loss, with_=with_, **QUICK)
         return
-    found = treat(model, c.batches(), c.loss, with_=with_, **QUICK | {"steps": 2})
+    eager = torch.compiler.set_stance("force_eager") if c.name == "compiled inside" else nullcontext()
+    with eager:  # the checks of signatures cannot be traced
+        found = treat(model, c.batches(), c.loss, with_=with_, **QUICK | {"steps": 2})
     after = state_of(inner)
     assert randomness() == drawn
     if not found.kept:
@@ -190,7 +193,7 @@ class Interrupting:
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(1, 60), st.sampled_from([KeyboardInterrupt, SystemExit, MemoryError]), st.sampled_from(["lcw", "unit-variance"]))
+@given(st.integers(1, 40), st.sampled_from([KeyboardInterrupt, SystemExit, MemoryError]), st.sampled_from(["lcw", "unit-variance"]))
 def test_an_interrupt_at_any_call_restores_bit_for_bit(at, error, with_):
     model = deep(3)
     before, drawn = state_of(model), randomness()
