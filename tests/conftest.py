@@ -8,7 +8,9 @@ import pytest
 import torch
 from jaxtyping import config, install_import_hook
 
-assert not any(name.startswith("theta0.") for name in sys.modules), "theta0 was imported before its signatures are checked"
+assert not any(name.startswith("theta0.") for name in sys.modules), (
+    "theta0 was imported before its signatures are checked"
+)
 with mock.patch("random.getrandbits", random.Random(0).getrandbits):
     import beartype.door  # noqa: F401 - its spot checks then draw from a generator of their own, not from the global one
 install_import_hook("theta0", "beartype.beartype")

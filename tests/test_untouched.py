@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
-from cases import Case, case, each_case, flat, mlp, normal
-from states import randomness, state_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from cases import Case, case, each_case, flat, mlp, normal
+from states import randomness, state_of
 from theta0._batches import unwrapped
 from theta0._untouched import snapshot, untouched
 from theta0.diagnosis import diagnose
@@ -65,8 +65,9 @@ def test_also_when_the_loss_raises_in_the_middle(case):
         return output.float().square().mean()
 
     before, drawn = state_of(model), randomness()
-    with pytest.raises(Stop):
+    with pytest.raises(ValueError, match="the loss raised Stop") as caught:
         diagnose(model, case.batches(), loss)
+    assert isinstance(caught.value.__cause__, Stop)
     assert state_of(model) == before
     assert randomness() == drawn
 
@@ -183,9 +184,14 @@ def test_snapshot_restores_values_and_structure(value):
 def test_untouched_lets_the_exception_through():
     model = mlp()
     before = state_of(model)
-    with pytest.raises(Stop), untouched(model):
-        model[0].weight.data.zero_()
-        raise Stop
+
+    def fail():
+        with untouched(model):
+            model[0].weight.data.zero_()
+            raise Stop
+
+    with pytest.raises(Stop):
+        fail()
     assert state_of(model) == before
 
 

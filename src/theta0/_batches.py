@@ -13,6 +13,7 @@ from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
 from theta0._untouched import randomness_snapshot
+from theta0._user_code import guarded
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
     generators = {id(g): g for g in _generators(batches)}.values()
     states = [(g, g.get_state()) for g in generators]
     try:
-        found = [_batch(item, number, model) for number, item in enumerate(islice(batches, max_batches))]
+        items = guarded("batches:", lambda: list(islice(batches, max_batches)))
+        found = [_batch(item, number, model) for number, item in enumerate(items)]
     finally:
         restore()
         for generator, state in states:
@@ -105,6 +107,15 @@ def outputs_of(model: nn.Module, inputs: Any) -> Any:
     return model(inputs)
 
 
+def outputs_or_told(model: nn.Module, batch: Batch) -> Any:
+    """As `outputs_of`, on a batch; what the user's model raises becomes a `ValueError` of one sentence.
+
+    Returns:
+        What the model returns.
+    """
+    return guarded(f"batch {batch.number}: the model's forward", lambda: outputs_of(model, batch.inputs))
+
+
 def main_output(outputs: Any) -> Tensor | None:
     """The tensor that stands for a model's output: the tensor itself, `.logits`, or the first floating tensor inside.
 
@@ -147,9 +158,10 @@ def ready(model: nn.Module, batch: Batch) -> nn.Module:
     try:
         lazy = [b for b in model.buffers() if isinstance(b, UninitializedBuffer)]
         # torch cannot copy an uninitialised buffer; the memo hands deepcopy a fresh one.
-        model = copy.deepcopy(model, {id(b): UninitializedBuffer(device=b.device, dtype=b.dtype) for b in lazy})
+        blank = cast(Any, UninitializedBuffer)  # torch declares no arguments for it
+        model = copy.deepcopy(model, {id(b): blank(device=b.device, dtype=b.dtype) for b in lazy})
         with torch.no_grad():
-            outputs_of(model, batch.inputs)
+            outputs_or_told(model, batch)
     finally:
         restore()
     return model

@@ -78,7 +78,7 @@ def plain_tensors(model: nn.Module) -> dict[str, Tensor]:
     with untouched(model), torch.no_grad():
         for path, module in model.named_modules():
             if parametrize.is_parametrized(module):
-                for part in module.parametrizations.modules():  # type: ignore[union-attr]
+                for part in module.parametrizations.modules():
                     part.training = False  # spectral norm moves with every reading while it trains
                 for name in module.parametrizations:
                     computed[f"{path}.{name}".lstrip(".")] = getattr(module, str(name)).detach()

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from cases import CASES, case, flat, mlp
 from safetensors import safe_open
 from safetensors.torch import save_file
-from states import state_of
 from torch import nn
 
+from cases import CASES, case, flat, mlp
+from states import state_of
 from theta0._batches import unwrapped
 from theta0._checkpoints import plain_tensors, read_start, write_start
 from theta0.parametrizations import is_linearly_constrained, linearly_constrained
@@ -87,7 +87,10 @@ def test_dtype_and_parameters_of_the_model_are_kept(tmp_path):
     [
         (lambda: nn.Sequential(nn.Linear(6, 8)), "unknown"),
         (lambda: nn.Sequential(*mlp(), nn.Linear(3, 3)), r"missing \['5.bias', '5.weight'\]"),
-        (lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 3)), "of another shape"),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 3)),
+            "of another shape",
+        ),
     ],
 )
 @pytest.mark.parametrize("remedy", [None, "lcw"])

@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import materialised, outputs_of, ready, unwrapped
+from theta0._batches import materialised, outputs_or_told, ready, unwrapped
 from theta0._calls import LinearCall, watch
 from theta0._records import Record
 from theta0._untouched import untouched
@@ -67,7 +67,7 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
     with untouched(model), torch.no_grad():
         for batch in found:
             with watch(model, seen):  # one for each pass: it counts the calls
-                outputs_of(model, batch.inputs)
+                outputs_or_told(model, batch)
     return {layer: _shift(total) for layer, total in sums.items()}
 
 
