@@ -218,9 +218,7 @@ def other_convolutions() -> nn.Sequential:
 
 
 def norm_and_dropout() -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)
-    )
+    return nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
 
 
 def frozen() -> nn.Sequential:
@@ -231,7 +229,13 @@ def frozen() -> nn.Sequential:
 
 def mixed_modes() -> nn.Sequential:
     model = nn.Sequential(
-        nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 3)
+        nn.Linear(6, 8),
+        nn.BatchNorm1d(8),
+        nn.ReLU(),
+        nn.Linear(8, 8),
+        nn.BatchNorm1d(8),
+        nn.Dropout(0.2),
+        nn.Linear(8, 3),
     )
     model[1].eval()
     return model
@@ -255,7 +259,9 @@ def lazy() -> nn.Sequential:
 
 
 def in_place() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 3)
+    )
 
 
 def compiled() -> nn.Module:
@@ -263,7 +269,9 @@ def compiled() -> nn.Module:
 
 
 def inside_compiled() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(6, 8), torch.compile(nn.Sequential(nn.ReLU(), nn.Linear(8, 8)), backend="eager"), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Linear(6, 8), torch.compile(nn.Sequential(nn.ReLU(), nn.Linear(8, 8)), backend="eager"), nn.Linear(8, 3)
+    )
 
 
 def half() -> nn.Sequential:

@@ -1,10 +1,9 @@
-"""Independent float64 routes: module hooks on a copy, activations kept and concatenated, moments in two passes by numpy."""
+"""Independent float64 routes: hooks on modules, activations kept and concatenated, moments in two passes by numpy."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 

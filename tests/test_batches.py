@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from cases import case, flat, normal
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from cases import case, flat, normal
 from theta0._batches import Batch, device_of, held_out, main_output, materialised, outputs_of, ready, unwrapped
 from theta0.diagnosis import diagnose
 
@@ -86,7 +86,10 @@ def test_no_more_batches_are_drawn_than_asked():
         ([(X, Y, Y)], r"batch 0: expected \(inputs, targets\), got 3 items"),
         ([(X, Y), (X[:0], Y[:0])], "batch 1: .*at least one sample, got an empty one"),
         ([("text", Y)], "batch 0: .*holding a tensor"),
-        ([(X, Y), (X.clone().index_fill_(0, torch.tensor([1]), float("nan")), Y)], r"batch 1, inputs: .*6 NaN or infinite of 24"),
+        (
+            [(X, Y), (X.clone().index_fill_(0, torch.tensor([1]), float("nan")), Y)],
+            r"batch 1, inputs: .*6 NaN or infinite of 24",
+        ),
         ([(X, X / 0)], "batch 0, targets: .*finite"),
         ([{"x": X / 0, "labels": Y}], "batch 0, inputs"),
     ],
@@ -196,7 +199,7 @@ def test_a_model_without_parameters_is_on_the_cpu():
 
 
 def test_a_meta_model_holds_no_values():
-    with pytest.raises(ValueError, match="meta device.*to_empty"):
+    with pytest.raises(ValueError, match=r"meta device.*to_empty"):
         diagnose(nn.Linear(6, 3, device="meta"), [(X, Y)], "cross_entropy")
 
 

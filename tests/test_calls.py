@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from cases import case, normal
-from states import state_of
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules import module as global_hooks
 
+from cases import case, normal
+from states import state_of
 from theta0._calls import watch
 
 
@@ -159,7 +159,9 @@ def test_the_input_is_not_taken_for_a_layers_output():
     assert seen(model, normal(4, 6))[1] == []
 
 
-@pytest.mark.parametrize("name", ["weight_norm", "weight_norm, old", "spectral_norm", "spectral_norm, old", "constrained"])
+@pytest.mark.parametrize(
+    "name", ["weight_norm", "weight_norm, old", "spectral_norm", "spectral_norm, old", "constrained"]
+)
 def test_weights_made_from_other_parameters_are_named_after_their_layer(name):
     c = case(name)
     model = c.model()

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from cases import case, each_case
 from torch import nn
 
+from cases import case, each_case
 from theta0._batches import materialised, ready, unwrapped
 from theta0._layers import layers, tied_parameters, without_parameters
 

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from cases import case, flat, normal
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from cases import case, flat, normal
 from theta0._batches import Batch, materialised
 from theta0._losses import applied, checked, constant_loss, loss_of, name_of
 from theta0.diagnosis import diagnose
@@ -129,7 +129,12 @@ def test_the_models_own_loss_and_logits():
     [
         (None, X, LABELLED, "loss: expected a name or a callable, got None"),
         (None, SimpleNamespace(loss=None), LABELLED, "no .loss"),
-        ("cross_entropy", X, Batch(X, Y + 1, 8, 3), r"batch 3: .*labels from 0 to 2 \(the model has 3 outputs\), got 1 to 3"),
+        (
+            "cross_entropy",
+            X,
+            Batch(X, Y + 1, 8, 3),
+            r"batch 3: .*labels from 0 to 2 \(the model has 3 outputs\), got 1 to 3",
+        ),
         ("cross_entropy", X, Batch(X, Y - 1, 8), "got -1 to 1"),
         ("cross_entropy", X, Batch(X, None, 8), "expected targets, got NoneType"),
         ("mse", "text", REGRESSED, "expected a floating output, got str"),
@@ -158,10 +163,10 @@ def test_a_forward_that_raises_is_told_with_the_batch():
         def forward(self, x):
             raise RuntimeError("no such luck\nand a second line")
 
-    with pytest.raises(ValueError, match="batch 0: the model's forward raised RuntimeError: no such luck$"):
+    with pytest.raises(ValueError, match=r"batch 0: the model's forward raised RuntimeError: no such luck$"):
         diagnose(Failing(), flat(), "cross_entropy")
 
 
 def test_batch_norm_with_one_sample_says_so():
-    with pytest.raises(ValueError, match="batch 0: the model's forward raised.*more than 1 value per channel"):
+    with pytest.raises(ValueError, match=r"batch 0: the model's forward raised.*more than 1 value per channel"):
         diagnose(case("norm and dropout").model(), [(normal(1, 6), torch.tensor([0]))], "cross_entropy")

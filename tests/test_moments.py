@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from theta0._moments import merged, moments, pooled
 
-parts = st.lists(
-    st.lists(st.floats(-1e6, 1e6, width=64), min_size=1, max_size=12), min_size=1, max_size=5
-)
+parts = st.lists(st.lists(st.floats(-1e6, 1e6, width=64), min_size=1, max_size=12), min_size=1, max_size=5)
 
 
 @given(parts, st.sampled_from([0.0, 1.0, 1e9]))

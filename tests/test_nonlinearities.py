@@ -12,7 +12,11 @@ FREE = {name: f for f, name in NONLINEARITIES.items() if name not in ("rrelu", "
 
 @pytest.mark.parametrize("name", sorted(FREE))
 @settings(max_examples=15, deadline=None)
-@given(z=st.lists(st.floats(-4, 4).filter(lambda v: min(abs(v - k) for k in (-3, -1, 0, 1, 3)) > 1e-3), min_size=1, max_size=5))
+@given(
+    z=st.lists(
+        st.floats(-4, 4).filter(lambda v: min(abs(v - k) for k in (-3, -1, 0, 1, 3)) > 1e-3), min_size=1, max_size=5
+    )
+)
 def test_slope_is_the_central_difference(name, z):
     function = FREE[name]
     values = torch.tensor(z, dtype=torch.float64)

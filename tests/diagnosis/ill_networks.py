@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from cases import labels, normal
 from torch import nn
-from torch.nn import functional as F
+
+from cases import labels, normal
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ def data() -> list[Any]:
     return [(normal(16, 8, seed=i), labels(16, seed=9 + i)) for i in range(2)]
 
 
-def stack(depth: int, phi: Callable[[], nn.Module], *, gain: float = 1.0, bias: float = 0.0, head: float = 1.0) -> nn.Sequential:
+def stack(
+    depth: int, phi: Callable[[], nn.Module], *, gain: float = 1.0, bias: float = 0.0, head: float = 1.0
+) -> nn.Sequential:
     """Layers of width 8 with orthogonal weights times a gain, at even positions; a head with three outputs."""
     torch.manual_seed(0)
     parts: list[nn.Module] = []
@@ -115,6 +117,10 @@ def healthy() -> nn.Sequential:
     return stack(3, nn.Tanh)
 
 
+def rectifying() -> nn.Sequential:
+    return stack(3, nn.ReLU, gain=1.4)
+
+
 def biased(model: nn.Sequential) -> nn.Sequential:
     """Biases of either sign carry what the small weights do not."""
     for number, part in enumerate(model):
@@ -131,11 +137,17 @@ ILL = (
     Ill("activation-shift", "error", None, lambda: default(20, nn.Sigmoid), lambda: default(1, nn.Sigmoid)),
     Ill("vanishing-gradients", "error", None, lambda: default(20, nn.Sigmoid), lambda: default(1, nn.Sigmoid)),
     Ill("vanishing-activations", "error", None, lambda: biased(stack(6, nn.Tanh, gain=0.1)), lambda: stack(6, nn.Tanh)),
-    Ill("vanishing-activations", "error", None, lambda: stack(8, nn.ReLU, gain=0.1), lambda: stack(8, nn.LeakyReLU, gain=1.3)),
+    Ill(
+        "vanishing-activations",
+        "error",
+        None,
+        lambda: stack(8, nn.ReLU, gain=0.1),
+        lambda: stack(8, nn.LeakyReLU, gain=1.3),
+    ),
     Ill("exploding-activations", "error", "4", lambda: growing(5), lambda: stack(5, nn.Identity)),
     Ill("exploding-gradients", "error", None, lambda: growing(6), lambda: stack(5, nn.Identity)),
     Ill("saturated-units", "error", "2", lambda: changed(healthy(), 2, weight=1e3), healthy),
-    Ill("dead-units", "error", "2", lambda: changed(stack(3, nn.ReLU, gain=1.4), 2, bias=-100), lambda: stack(3, nn.ReLU, gain=1.4)),
+    Ill("dead-units", "error", "2", lambda: changed(rectifying(), 2, bias=-100), rectifying),
     Ill("constant-output", "error", "6", lambda: changed(healthy(), 4, bias=100), healthy),
     Ill("initial-loss", "error", "", lambda: stack(3, nn.Tanh, head=300.0), healthy),
     Ill("zero-gradient", "error", "down.weight", lambda: Product(both=True), lambda: Product(both=False)),
@@ -143,7 +155,13 @@ ILL = (
     Ill("frozen-parameters", "note", "0.weight", lambda: frozen(healthy(), "0.weight"), healthy),
     Ill("frozen-parameters", "error", "0.weight", lambda: frozen(healthy()), healthy),
     Ill("non-finite", "error", "2.weight", lambda: with_nan(healthy()), healthy),
-    Ill("non-finite", "error", "2", lambda: changed(stack(3, nn.ReLU, gain=200.0).half(), 2, weight=2.0), lambda: healthy().half()),
+    Ill(
+        "non-finite",
+        "error",
+        "2",
+        lambda: changed(stack(3, nn.ReLU, gain=200.0).half(), 2, weight=2),
+        lambda: healthy().half(),
+    ),
     Ill("non-finite", "error", "", healthy, healthy, log_of_probability),
     Ill("non-finite", "error", "first", lambda: Rooted(at=0.0), lambda: Rooted(at=0.5)),
-)  # fmt: skip
+)

@@ -5,10 +5,10 @@ import math
 
 import pytest
 import torch
-from cases import CASES, case, each_case, flat, normal
 from ill_networks import ILL, Ill, Product, biased, data, default, healthy, stack
 from torch import nn
 
+from cases import CASES, case, each_case, flat, normal
 from theta0.diagnosis import Diagnosis, diagnose
 
 CODES = {
@@ -67,7 +67,9 @@ def test_errors_come_first(ill: Ill):
 def test_dead_units_are_found_at_whatever_layer_they_are(where):
     model = stack(3, nn.ReLU, gain=1.4)
     nn.init.constant_(model[where].bias, -100.0)
-    assert next(f.layer for f in diagnose(model, data(), "cross_entropy").findings if f.code == "dead-units") == str(where)
+    assert next(f.layer for f in diagnose(model, data(), "cross_entropy").findings if f.code == "dead-units") == str(
+        where
+    )
 
 
 @pytest.mark.parametrize("where", [0, 2, 4, 6])

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
+
 from cases import case, each_case, flat, normal
 from references import Kept, call, doubled
 from states import randomness, state_of
-from torch import nn
-
 from theta0._batches import unwrapped
 from theta0.initializers import UnitVariance, unit_variance_
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from cases import case, each_case, normal
 from torch import nn
 from torch.nn import functional as F
 
+from cases import case, each_case, normal
 from theta0._records import by_layer
 from theta0.measurements import activation_shift, neuron_shifts, signals
 

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from cases import CASES, case, each_case, flat, normal
-from references import dense
 from torch import nn
 
+from cases import CASES, case, each_case, flat, normal
+from references import dense
 from theta0._records import by_layer
 from theta0.measurements import signals
 
