@@ -3,13 +3,12 @@
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import nn
 
 from cases import CASES, case, flat, mlp
 from states import state_of
 from theta0._batches import unwrapped
-from theta0._checkpoints import plain_tensors, read_start, write_start
+from theta0._checkpoints import plain_tensors
 from theta0.parametrizations import is_linearly_constrained, linearly_constrained
 from theta0.treatment import REMEDIES, load_start_, save_start
 
@@ -122,38 +121,6 @@ def test_a_layer_that_cannot_carry_the_constraint_leaves_the_model_as_it_was(tmp
     with pytest.raises(ValueError, match="Linear or Conv"):
         load_start_(model, path)
     assert state_of(model) == before
-
-
-def test_files_that_are_no_start(tmp_path):
-    with pytest.raises(ValueError, match=r"none.safetensors: expected a safetensors file"):
-        load_start_(mlp(), tmp_path / "none.safetensors")
-    (tmp_path / "text.safetensors").write_text("no tensors here")
-    with pytest.raises(ValueError, match=r"text.safetensors: expected a safetensors file"):
-        read_start(tmp_path / "text.safetensors")
-    save_file({"a": torch.ones(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match="without its metadata"):
-        read_start(tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match="expected a safetensors file"):
-        read_start(tmp_path)
-
-
-def test_a_torch_checkpoint_is_not_unpickled(tmp_path):
-    class Boom:
-        def __reduce__(self):
-            return (pytest.fail, ("unpickled",))
-
-    torch.save(Boom(), tmp_path / "model.pt")
-    with pytest.raises(ValueError, match="expected a safetensors file"):
-        read_start(tmp_path / "model.pt")
-
-
-def test_non_contiguous_tensors_and_aliases_between_keys(tmp_path):
-    model = nn.Linear(4, 4)
-    model.weight.data = model.weight.data.T
-    path = write_start(tmp_path / "start.safetensors", model, {"method": ""})
-    tensors, metadata = read_start(path)
-    assert torch.equal(tensors["weight"], model.weight)
-    assert metadata["method"] == ""
 
 
 def test_loading_into_a_frozen_layer_keeps_it_frozen(tmp_path):
