@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
 from theta0._untouched import randomness_snapshot
+from theta0._user_code import guarded
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
     generators = {id(g): g for g in _generators(batches)}.values()
     states = [(g, g.get_state()) for g in generators]
     try:
-        found = [_batch(item, number, model) for number, item in enumerate(islice(batches, max_batches))]
+        items = guarded("batches:", lambda: list(islice(batches, max_batches)))
+        found = [_batch(item, number, model) for number, item in enumerate(items)]
     finally:
         restore()
         for generator, state in states:
@@ -93,14 +95,25 @@ def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
 def outputs_of(model: nn.Module, inputs: Any) -> Any:
     """Call the model: a mapping is passed as keywords, a sequence is unpacked if `forward` takes several arguments.
 
+    A mapping's `labels` are left out where `forward` has no place for them: then they are only for the loss.
+
     Returns:
         What the model returns.
     """
     if isinstance(inputs, Mapping):
-        return model(**inputs)
+        return model(**(inputs if _takes_labels(model) else {k: v for k, v in inputs.items() if k != "labels"}))
     if isinstance(inputs, (tuple, list)) and _takes_several(model):
         return model(*inputs)
     return model(inputs)
+
+
+def outputs_or_told(model: nn.Module, batch: Batch) -> Any:
+    """As `outputs_of`, on a batch; what the user's model raises becomes a `ValueError` of one sentence.
+
+    Returns:
+        What the model returns.
+    """
+    return guarded(f"batch {batch.number}: the model's forward", lambda: outputs_of(model, batch.inputs))
 
 
 def main_output(outputs: Any) -> Tensor | None:
@@ -143,11 +156,33 @@ def ready(model: nn.Module, batch: Batch) -> nn.Module:
         return model
     restore = randomness_snapshot()
     try:
-        model = copy.deepcopy(model)
+        lazy = [b for b in model.buffers() if isinstance(b, UninitializedBuffer)]
+        # torch cannot copy an uninitialised buffer; the memo hands deepcopy a fresh one.
+        blank = cast(Any, UninitializedBuffer)  # torch declares no arguments for it
+        model = copy.deepcopy(model, {id(b): blank(device=b.device, dtype=b.dtype) for b in lazy})
         with torch.no_grad():
-            outputs_of(model, batch.inputs)
+            outputs_or_told(model, batch)
     finally:
         restore()
+    return model
+
+
+def initialised(model: nn.Module) -> nn.Module:
+    """The user's module without wrappers, if its weights exist and can be changed.
+
+    Returns:
+        The module, as `unwrapped`.
+
+    Raises:
+        ValueError: if it has lazy parameters, which get their shapes and values in the first forward pass.
+    """
+    model = unwrapped(model)
+    lazy = [name for name, p in [*model.named_parameters(), *model.named_buffers()] if is_lazy(p)]
+    if lazy:
+        raise ValueError(
+            f"model: expected parameters that hold values, got lazy ones ({', '.join(lazy[:3])}); "
+            "run one forward pass first: model(inputs)"
+        )
     return model
 
 
@@ -240,6 +275,11 @@ def _takes_several(model: nn.Module) -> bool:
         return True
     required = [p for p in parameters if p.kind in kinds]
     return len(required) > 1
+
+
+def _takes_labels(model: nn.Module) -> bool:
+    parameters = inspect.signature(model.forward).parameters
+    return "labels" in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 
 def _part(batch: Batch, part: slice) -> Batch:

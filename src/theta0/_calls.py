@@ -4,6 +4,7 @@ Functions are watched, not modules, so that `F.linear`, `x @ w` and attention's 
 nothing is installed on the user's model. Scripted modules are invisible.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -224,6 +225,8 @@ def watch(
             module_hooks.register_module_forward_hook(owners.leave, always_call=True),
         ):
             stack.callback(handle.remove)
+        stack.enter_context(warnings.catch_warnings())  # torch warns of a second firing, which `Owners` bears
+        warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_Watch(owners, observers))
         yield owners

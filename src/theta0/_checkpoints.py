@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from theta0._untouched import untouched
 from theta0._version import __version__
 
 _FORMAT = "theta0 start"
@@ -74,9 +75,11 @@ def plain_tensors(model: nn.Module) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     computed: dict[str, Tensor] = {}
-    for path, module in model.named_modules():
-        if parametrize.is_parametrized(module):
-            with torch.no_grad():
+    with untouched(model), torch.no_grad():
+        for path, module in model.named_modules():
+            if parametrize.is_parametrized(module):
+                for part in module.parametrizations.modules():
+                    part.training = False  # spectral norm moves with every reading while it trains
                 for name in module.parametrizations:
                     computed[f"{path}.{name}".lstrip(".")] = getattr(module, str(name)).detach()
     for name, tensor in model.state_dict(keep_vars=True).items():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from theta0._batches import Batch, outputs_of
+from theta0._batches import Batch, outputs_or_told
 from theta0._calls import LinearCall, NonlinearityCall, watch
 from theta0._untouched import untouched
 
@@ -60,7 +60,7 @@ def layers(model: nn.Module, batch: Batch) -> list[Layer]:
         followers.setdefault(call.after.owner.layer, call.name)
 
     with untouched(model), torch.no_grad(), watch(model, calls.append, follow):
-        outputs_of(model, batch.inputs)
+        outputs_or_told(model, batch)
     tied = tied_parameters(model)
     counts: dict[str, int] = {}
     for call in calls:

@@ -1,16 +1,17 @@
 """A loss by name or callable, applied to whatever the model returns; and the best constant predictor's loss."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import Batch, main_output, outputs_of
+from theta0._batches import Batch, main_output, outputs_or_told
+from theta0._user_code import guarded
 
 LossName = Literal["cross_entropy", "mse", "l1", "bce"]
-T = TypeVar("T")
 Loss = LossName | Callable[[Any, Any], Tensor] | None
 
 _NAMED: dict[str, Callable[..., Tensor]] = {
@@ -25,6 +26,7 @@ _MODULES: dict[type[nn.Module], LossName] = {
     nn.L1Loss: "l1",
     nn.BCEWithLogitsLoss: "bce",
 }
+_DEFAULTS = {"weight": None, "pos_weight": None, "reduction": "mean", "label_smoothing": 0.0, "ignore_index": -100}
 
 
 def checked(loss: Loss) -> Loss:
@@ -36,7 +38,7 @@ def checked(loss: Loss) -> Loss:
     Raises:
         ValueError: if it is neither a known name, a callable, nor None.
     """
-    if loss is None or callable(loss) or loss in _NAMED:
+    if loss is None or callable(loss) or (isinstance(loss, str) and loss in _NAMED):
         return loss
     raise ValueError(
         f"loss: expected {', '.join(map(repr, _NAMED))}, a callable (outputs, targets) -> scalar, or None, got {loss!r}"
@@ -52,8 +54,7 @@ def name_of(loss: Loss) -> LossName | None:
     if isinstance(loss, str):
         return loss
     if isinstance(loss, nn.Module):
-        weighted = getattr(loss, "weight", None) is not None or getattr(loss, "reduction", "mean") != "mean"
-        return None if weighted else _MODULES.get(type(loss))
+        return _MODULES.get(type(loss)) if all(getattr(loss, k, v) == v for k, v in _DEFAULTS.items()) else None
     names: dict[Any, Any] = {function: name for name, function in _NAMED.items()}
     return names.get(loss)
 
@@ -75,7 +76,7 @@ def loss_of(model: nn.Module, batch: Batch, loss: Loss) -> tuple[Tensor, Any]:
     inputs = batch.inputs
     if loss is not None and isinstance(inputs, Mapping):
         inputs = {key: value for key, value in inputs.items() if key != "labels"}
-    outputs = _guarded("the model's forward", batch, lambda: outputs_of(model, inputs))
+    outputs = outputs_or_told(model, replace(batch, inputs=inputs))
     value = applied(loss, outputs, batch)
     return value, outputs
 
@@ -98,9 +99,9 @@ def applied(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
             )
         return own.reshape(())
     if isinstance(loss, str):
-        value = _guarded(f"the loss {loss!r}", batch, lambda: _named(loss, outputs, batch))
+        value = guarded(f"batch {batch.number}: the loss {loss!r}", lambda: _named(loss, outputs, batch))
     else:
-        value = _guarded("the loss", batch, lambda: loss(_for_callable(outputs, batch), batch.targets))
+        value = guarded(f"batch {batch.number}: the loss", lambda: loss(_for_callable(outputs, batch), batch.targets))
     if not isinstance(value, Tensor) or value.numel() != 1:
         came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(
@@ -171,21 +172,3 @@ def _for_callable(outputs: Any, batch: Batch) -> Any:
     """A transformers-style output is handed to a loss as its logits when the batch was a dict."""
     logits = getattr(outputs, "logits", None)
     return logits if isinstance(batch.inputs, Mapping) and isinstance(logits, Tensor) else outputs
-
-
-def _guarded(what: str, batch: Batch, function: Callable[[], T]) -> T:
-    try:
-        return function()
-    except (
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        NotImplementedError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise ValueError(f"batch {batch.number}: {what} raised {kind}{reason}") from error

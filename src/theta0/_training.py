@@ -53,7 +53,7 @@ def checked_optimizer(name: str) -> str:
     Raises:
         ValueError: if it is not.
     """
-    if name not in _OPTIMIZERS:
+    if not isinstance(name, str) or name not in _OPTIMIZERS:
         raise ValueError(f"optimizer: expected one of {', '.join(_OPTIMIZERS)}, got {name!r}")
     return name
 

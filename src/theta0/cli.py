@@ -1,10 +1,12 @@
 """The command line. torch is imported inside the commands, so that `theta0 --help` answers at once."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from traceback import print_exc
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -41,11 +43,12 @@ def diagnose(
     target: TargetArgument, as_json: JsonOption = False, html: HtmlOption = None, traceback: TracebackOption = False
 ) -> None:
     """Say what is wrong with a starting point. Exit code: 0 no finding of severity error, 1 some, 2 bad target."""
-    with _errors(traceback), _progress("looking at the starting point"):
+    with _errors(traceback), _progress("looking at the starting point"), redirect_stdout(sys.stderr):
         from theta0.diagnosis import diagnose as run
         from theta0.reports import diagnosis_document, diagnosis_report, write_page
         from theta0.targets import load_target
 
+        _require_writable(html)
         t = load_target(target)
         result = run(t.model, t.batches, t.loss, optimizer=t.optimizer, learning_rate=t.learning_rate)
         if html is not None:
@@ -72,7 +75,7 @@ def treat(
     traceback: TracebackOption = False,
 ) -> None:
     """Mend a starting point and prove it. Exit code: 0 kept, 1 nothing was better, 2 bad target."""
-    with _errors(traceback), _progress("mending the starting point") as tell:
+    with _errors(traceback), _progress("mending the starting point") as tell, redirect_stdout(sys.stderr):
         import torch
 
         from theta0.reports import treatment_document, treatment_report, write_page
@@ -80,6 +83,7 @@ def treat(
         from theta0.treatment import save_start
         from theta0.treatment import treat as run
 
+        _require_writable(out, html)
         torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
         t = load_target(target)
         result = run(
@@ -178,13 +182,24 @@ def _errors(show: bool) -> Iterator[None]:
     """Turn what is wrong with the user's target into one paragraph and exit code 2."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         if show:
-            raise
+            print_exc()
         _fail(str(error))
     except KeyboardInterrupt:
         typer.echo("theta0: interrupted; nothing was written.", err=True)
         raise typer.Exit(130) from None
+
+
+def _require_writable(*paths: Path | None) -> None:
+    """Find out before the work, not after it, that a file cannot be written."""
+    for path in paths:
+        folder = path.parent if path is not None else Path()
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        if path is not None and (path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK)):
+            what = "a folder" if path.is_dir() else f"{folder} in its way"
+            raise ValueError(f"{path}: expected a file that can be written, got {what}; choose another name")
 
 
 def _fail(message: str) -> NoReturn:

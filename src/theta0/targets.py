@@ -48,7 +48,7 @@ def load_target(name: str) -> Target:
     Raises:
         ValueError: if the file is missing, cannot be run, or lacks something; the message says which and where.
     """
-    module = _imported(name[:-1]) if name.endswith(":") else _run_file(Path(name))
+    module = _imported(name[:-1]) if name.endswith(":") and name != ":" else _run_file(Path(name))
     model = _called(module, name, "model")
     if not isinstance(model, nn.Module):
         raise ValueError(f"{name}: expected model() to return a torch.nn.Module, got {type(model).__name__}")
@@ -60,7 +60,8 @@ def load_target(name: str) -> Target:
             checked_optimizer(optimizer)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    if rate is not None and not (isinstance(rate, (int, float)) and 0 < rate < float("inf")):
+    number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+    if rate is not None and not (number and 0 < rate < float("inf")):
         raise ValueError(f"{name}: learning_rate: expected a positive number, got {rate!r}")
     return Target(name, model, batches, loss, optimizer, None if rate is None else float(rate))
 
@@ -104,7 +105,7 @@ def _guarded(where: str, function: Callable[[], Any]) -> Any:
         return function()
     except SyntaxError as error:
         raise ValueError(f"{where}: syntax error on line {error.lineno}: {error.msg}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         theirs = [
             frame

@@ -24,9 +24,10 @@ def forward_findings(table: Table) -> list[Finding]:
         Findings, the causes first.
     """
     links = [link for link in chain(table) if math.isfinite(link.rms)]
+    speaking = [link for link in links if not _zero_weight(link, table)]
     found = [
-        activation_shift(links),
-        vanishing_activations(links, table),
+        activation_shift(speaking),
+        vanishing_activations(speaking, table),
         exploding_activations(links),
         saturated_units(links),
         dead_units(links),
@@ -202,7 +203,7 @@ def constant_output(links: list[Link], table: Table) -> Finding | None:
     spread, rms = whole.get("output_sample_std"), whole.get("output_rms", 0.0)
     if spread is None or not links or links[-1].rms == 0 or not rms > 0 or not spread / rms < SPREAD_ERROR:
         return None
-    if table.get(f"{links[-1].layer}.weight", {}).get("value_rms") == 0:
+    if _zero_weight(links[-1], table):
         return None
     return Finding(
         code="constant-output",
@@ -247,6 +248,11 @@ def initial_loss(table: Table) -> Finding | None:
         remedy="theta0 treat TARGET --with unit-variance",
         source=_MEASURED,
     )
+
+
+def _zero_weight(link: Link, table: Table) -> bool:
+    """A layer that starts at zero on purpose: only its bias speaks, so it says nothing about the signal."""
+    return table.get(f"{link.layer.partition('#')[0]}.weight", {}).get("value_rms") == 0
 
 
 def _shifted_by_weights(link: Link) -> bool:

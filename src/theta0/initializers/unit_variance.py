@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import init
 from torch.nn.utils import parametrize
 
-from theta0._batches import Batch, materialised, outputs_of, unwrapped
+from theta0._batches import Batch, initialised, materialised, outputs_of
 from theta0._calls import LinearCall, watch
 from theta0._layers import Layer, layers
 from theta0._moments import Moments, merged, moments
@@ -81,7 +81,7 @@ def unit_variance_(
         raise ValueError(f"std: expected a positive number, got {std}")
     if draw not in (None, "normal", "orthogonal"):
         raise ValueError(f"draw: expected None, 'normal' or 'orthogonal', got {draw!r}")
-    inner = unwrapped(model)
+    inner = initialised(model)
     found = materialised(batches, inner, max_batches=max_batches)
     restore, restore_randomness = snapshot(inner), randomness_snapshot()
     buffers = [(buffer, buffer.clone()) for buffer in inner.buffers()]

@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import materialised, outputs_of, unwrapped
+from theta0._batches import materialised, outputs_or_told, ready, unwrapped
 from theta0._calls import LinearCall, watch
 from theta0._records import Record
 from theta0._untouched import untouched
@@ -56,6 +56,7 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
     """
     model = unwrapped(model)
     found = materialised(batches, model, max_batches=max_batches)
+    model = ready(model, found[0])
     sums: dict[str, _Sums] = {}
 
     def seen(call: LinearCall) -> None:
@@ -63,9 +64,10 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
             new = _sums(call)
             sums[call.layer] = new if call.layer not in sums else sums[call.layer].plus(new)
 
-    with untouched(model), torch.no_grad(), watch(model, seen):
+    with untouched(model), torch.no_grad():
         for batch in found:
-            outputs_of(model, batch.inputs)
+            with watch(model, seen):  # one for each pass: it counts the calls
+                outputs_or_told(model, batch)
     return {layer: _shift(total) for layer, total in sums.items()}
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from theta0._batches import Batch, materialised, outputs_of, ready, unwrapped
+from theta0._batches import Batch, materialised, outputs_or_told, ready, unwrapped
 from theta0._calls import LinearCall, NonlinearityCall, watch
 from theta0._losses import Loss, checked, loss_of
 from theta0._moments import Moments, merged, moments, pooled
@@ -120,7 +120,7 @@ def _forward(model: nn.Module, batch: Batch, loss: Loss, places: dict[str, _Plac
 
     with watch(model, seen, before):
         if loss is None and batch.targets is None:
-            return None, outputs_of(model, batch.inputs)
+            return None, outputs_or_told(model, batch)
         return loss_of(model, batch, loss)
 
 

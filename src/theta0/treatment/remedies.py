@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 from torch.nn import Conv1d, Conv2d, Conv3d, Linear
 
-from theta0._batches import materialised, ready, unwrapped
+from theta0._batches import initialised, materialised, unwrapped
 from theta0._layers import Layer, layers
 from theta0._randomness import Randomness
 from theta0._untouched import snapshot
@@ -46,11 +46,11 @@ def lcw_(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generato
     Raises:
         ValueError: if no layer can be constrained, or unit variance cannot be reached.
     """
-    inner = unwrapped(model)
+    inner = initialised(model)
     found = materialised(batches, inner)
     restore = snapshot(inner)
     try:
-        constrained = constrainable(layers(ready(inner, found[0]), found[0]))
+        constrained = constrainable(layers(inner, found[0]))
         if not constrained:
             raise ValueError(
                 "lcw: expected a Linear or Conv layer before the last whose weight can be constrained, got none"

@@ -1,13 +1,15 @@
 """Save a starting point and bring it back, with the constraint that it needs."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from theta0._batches import unwrapped
+from theta0._batches import initialised
 from theta0._checkpoints import plain_tensors, read_start, write_start
+from theta0._untouched import snapshot
 from theta0.parametrizations.linearly_constrained import is_linearly_constrained, linearly_constrained
 
 
@@ -22,7 +24,7 @@ def save_start(model: nn.Module, path: str | Path, *, method: str = "") -> Path:
     Returns:
         The path.
     """
-    inner = unwrapped(model)
+    inner = initialised(model)
     constrained = [path_ for path_, module in inner.named_modules() if is_linearly_constrained(module)]
     return write_start(path, inner, {"method": method, "lcw": json.dumps(constrained)})
 
@@ -42,7 +44,7 @@ def load_start_(model: nn.Module, path: str | Path) -> nn.Module:
     Raises:
         ValueError: if the file is no starting point, or names and shapes differ; the model is then as it was.
     """
-    inner = unwrapped(model)
+    inner = initialised(model)
     tensors, metadata = read_start(path)
     own = plain_tensors(inner)
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
@@ -52,15 +54,33 @@ def load_start_(model: nn.Module, path: str | Path) -> nn.Module:
             f"{path}: expected the tensors of this model; missing {missing[:3]}, unknown {extra[:3]}, "
             f"of another shape {wrong[:3]}; build the model as it was when the start was saved"
         )
-    for name in json.loads(metadata["lcw"]):
-        if not is_linearly_constrained(inner.get_submodule(name)):
-            linearly_constrained(inner.get_submodule(name))
+    restore = snapshot(inner)
+    try:
+        _fill(inner, tensors, json.loads(metadata["lcw"]))
+    except BaseException:
+        restore()
+        raise
+    return model
+
+
+def _fill(model: nn.Module, tensors: Mapping[str, Tensor], constrained: Sequence[str]) -> None:
+    for path in constrained:
+        if not is_linearly_constrained(model.get_submodule(path)):
+            linearly_constrained(model.get_submodule(path))
+    written: dict[str, Tensor] = {}
     with torch.no_grad():
         for name, value in tensors.items():
             owner, _, attribute = name.rpartition(".")
-            module = inner.get_submodule(owner)
+            module = model.get_submodule(owner)
             if attribute in module._parameters or attribute in module._buffers:
                 getattr(module, attribute).copy_(value)
             else:
                 setattr(module, attribute, value.to(getattr(module, attribute)))
-    return model
+                written[name] = value
+    reached = plain_tensors(model) if written else {}
+    for name, value in written.items():  # torch loses an assignment that a parametrization does not follow
+        if not torch.allclose(reached[name], value.to(reached[name]), rtol=0.01, atol=1e-4 * float(value.abs().max())):
+            raise ValueError(
+                f"{name}: expected a weight that can be given values, but its parametrization does not follow an "
+                "assignment; build the model without it, load the start, and parametrize the layer again"
+            )

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from theta0._batches import Batch, held_out, materialised, unwrapped
+from theta0._batches import Batch, held_out, initialised, materialised
 from theta0._losses import Loss, checked
 from theta0._randomness import Randomness
 from theta0._training import Run, checked_optimizer, probe_rate, short_run
@@ -73,7 +73,7 @@ def treat(
     """
     checked(loss)
     names = _named(with_)
-    inner = unwrapped(model)
+    inner = initialised(model)
     found = materialised(batches, inner, max_batches=max_batches)
     train, verify = held_out(found)
     if steps < 1:

@@ -1,0 +1,33 @@
+"""Shapes and types in signatures are checked at run time while the tests run."""
+
+import random
+import sys
+from unittest import mock
+
+import pytest
+import torch
+from jaxtyping import config, install_import_hook
+
+assert not any(name.startswith("theta0.") for name in sys.modules), (
+    "theta0 was imported before its signatures are checked"
+)
+with mock.patch("random.getrandbits", random.Random(0).getrandbits):
+    import beartype.door  # noqa: F401 - its spot checks then draw from a generator of their own, not from the global one
+install_import_hook("theta0", "beartype.beartype")
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def unchecked():
+    """Lets arguments of a wrong type through to the library's own checks, as they come from a user."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True)
+def _quiet_flush():
+    """No test leaves flush-denormal on, or another default dtype, for the next one."""
+    yield
+    torch.set_flush_denormal(False)
+    torch.set_default_dtype(torch.float32)

@@ -1,0 +1,179 @@
+"""Each code arises on an ill network, where the fault begins, and not on its healthy twin."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from ill_networks import ILL, Ill, Product, biased, data, default, healthy, stack
+from torch import nn
+
+from cases import CASES, case, each_case, flat, normal
+from theta0.diagnosis import Diagnosis, diagnose
+
+CODES = {
+    "non-finite", "vanishing-activations", "exploding-activations", "activation-shift", "saturated-units", "dead-units",
+    "constant-output", "initial-loss", "vanishing-gradients", "exploding-gradients", "zero-gradient",
+    "unused-parameters", "frozen-parameters",
+}  # fmt: skip
+each_ill = pytest.mark.parametrize("ill", ILL, ids=lambda ill: f"{ill.code} {ill.layer}")
+
+
+def codes(found: Diagnosis) -> set[str]:
+    return {f.code for f in found.findings}
+
+
+def test_every_code_has_an_ill_network():
+    assert {ill.code for ill in ILL} == CODES
+
+
+@each_ill
+def test_the_fault_is_found_where_it_begins(ill: Ill):
+    found = diagnose(ill.ill(), data(), ill.loss)
+    (finding,) = (f for f in found.findings if f.code == ill.code)
+    assert finding.severity == ill.severity
+    if ill.layer is not None:
+        assert finding.layer == ill.layer
+    assert finding.layer in (finding.layers or (finding.layer,))
+    assert found.healthy == (ill.severity != "error")
+
+
+@each_ill
+def test_its_healthy_twin_has_none_of_it(ill: Ill):
+    loss = "cross_entropy" if callable(ill.loss) else ill.loss
+    found = diagnose(ill.healthy(), data(), loss)
+    assert ill.code not in codes(found)
+    assert all(f.severity == "note" for f in found.findings)
+
+
+@each_ill
+def test_a_finding_is_complete(ill: Ill):
+    for f in diagnose(ill.ill(), data(), ill.loss).findings:
+        assert f.code in CODES
+        assert f.severity in ("error", "warning", "note")
+        assert f.source
+        assert f.message.strip().endswith(".")
+        assert isinstance(f.value, float)
+        assert isinstance(f.threshold, float)
+
+
+@each_ill
+def test_errors_come_first(ill: Ill):
+    ranks = [("error", "warning", "note").index(f.severity) for f in diagnose(ill.ill(), data(), ill.loss).findings]
+    assert ranks == sorted(ranks)
+
+
+@pytest.mark.parametrize("where", [0, 2, 4])
+def test_dead_units_are_found_at_whatever_layer_they_are(where):
+    model = stack(3, nn.ReLU, gain=1.4)
+    nn.init.constant_(model[where].bias, -100.0)
+    assert next(f.layer for f in diagnose(model, data(), "cross_entropy").findings if f.code == "dead-units") == str(
+        where
+    )
+
+
+@pytest.mark.parametrize("where", [0, 2, 4, 6])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_weight_that_is_not_finite_is_a_finding_and_the_only_one(where, value):
+    model = healthy()
+    with torch.no_grad():
+        model[where].weight[0, 1] = value
+    found = diagnose(model, data(), "cross_entropy")
+    assert [(f.code, f.layer) for f in found.findings] == [("non-finite", f"{where}.weight")]
+    assert not found.healthy
+
+
+@pytest.mark.parametrize("name", ["0.running_var", "0.running_mean"])
+def test_a_buffer_that_is_not_finite_is_a_finding(name):
+    model = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 3)).eval()
+    model.get_buffer(name).fill_(torch.nan)
+    found = diagnose(model, data(), "cross_entropy")
+    assert codes(found) == {"non-finite"}
+
+
+def test_a_zero_gradient_at_the_start_alone_is_no_fault():
+    assert "zero-gradient" not in codes(diagnose(Product(both=False), data(), "cross_entropy"))
+    assert "zero-gradient" not in codes(diagnose(case("zero head").model(), flat(), "cross_entropy"))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "rmsprop"])
+def test_a_persistent_zero_gradient_is_one_under_every_optimizer(optimizer):
+    found = diagnose(Product(both=True), data(), "cross_entropy", optimizer=optimizer, learning_rate=0.1)
+    (finding,) = (f for f in found.findings if f.code == "zero-gradient")
+    assert finding.layers == ("down.weight", "up.weight")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_head_that_starts_at_zero_neither_is_a_fault_nor_hides_one(bias):
+    for model, expected in ((healthy(), set()), (default(20, nn.Sigmoid), {"activation-shift"})):
+        model[-1] = nn.Linear(8, 3, bias=bias)
+        nn.init.zeros_(model[-1].weight)
+        found = diagnose(model, data(), "cross_entropy")
+        assert {f.code for f in found.findings if f.severity == "error"} == expected
+
+
+def test_cost_counts_gradients():
+    assert diagnose(healthy(), data(), "cross_entropy").cost == 2
+    assert diagnose(case("zero head").model(), flat(), "cross_entropy").cost == 2 + 3
+
+
+@each_case
+def test_the_networks_of_the_table_are_not_ill(case):
+    found = diagnose(case.model(), case.batches(), case.loss)
+    assert [f for f in found.findings if f.severity != "note"] == []
+
+
+def test_notes_of_the_table():
+    found = {c.name: codes(diagnose(c.model(), c.batches(), c.loss)) for c in CASES}
+    assert found["functional"] == {"unused-parameters"}
+    assert found["frozen"] == {"frozen-parameters"}
+    assert [name for name, seen in found.items() if seen] == ["frozen", "functional"]
+
+
+@pytest.mark.parametrize("phi", [nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh])
+def test_a_healthy_rectifier_net_with_half_its_units_off_is_not_dead(phi):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), phi(), nn.Linear(32, 32), phi(), nn.Linear(32, 3))
+    assert diagnose(model, data(), "cross_entropy").findings == ()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_shallow_nets_with_the_default_start_are_healthy(depth):
+    for phi in (nn.Sigmoid, nn.Tanh, nn.ReLU):
+        assert diagnose(default(depth, phi), data(), "cross_entropy").healthy
+
+
+def test_forward_numbers_alone_without_targets():
+    found = diagnose(biased(stack(6, nn.Tanh, gain=0.1)), [x for x, _ in data()])
+    assert "vanishing-activations" in codes(found)
+    assert codes(found).isdisjoint({"vanishing-gradients", "zero-gradient", "unused-parameters"})
+
+
+def test_a_model_without_parameters():
+    assert diagnose(nn.Flatten(), [normal(4, 3)]).findings == ()
+    assert diagnose(nn.Flatten(), flat(), "cross_entropy").findings == ()
+
+
+def test_results_are_frozen_and_equal_when_repeated():
+    first, again = (diagnose(healthy(), data(), "cross_entropy") for _ in range(2))
+    assert first == again
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        first.cost = 0.0
+
+
+def test_to_dict_is_flat_and_logs_every_record():
+    found = diagnose(healthy(), data(), "cross_entropy")
+    logged = found.to_dict()
+    assert len(logged) == len(found.records)
+    assert all(isinstance(value, float) for value in logged.values())
+    assert logged["0/preactivation_variance"] > 0
+    assert logged["loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"optimizer": "lion"}, "optimizer: expected one of sgd, .*got 'lion'"), ({"loss": "hinge"}, "loss: expected")],
+)
+def test_wrong_arguments(options, message, unchecked):
+    with pytest.raises(ValueError, match=message):
+        diagnose(healthy(), data(), **({"loss": "cross_entropy"} | options))

@@ -1,0 +1,297 @@
+"""The command line as its users run it: exit codes, what goes to which stream, and what bad input is told."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from theta0.cli import app
+
+SOURCE = Path(__file__).parent.parent / "src"
+HEAD = """
+import torch
+from torch import nn
+loss = "cross_entropy"
+optimizer, learning_rate = "momentum", 0.1
+def model():
+    torch.manual_seed(0)
+    return net()
+def batches():
+    x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    return list(zip(x.split(32), y.split(32)))
+"""
+HEALTHY = HEAD + "def net(): return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))\n"
+DEEP = (
+    HEAD
+    + """
+def net():
+    return nn.Sequential(*(p for _ in range(12) for p in (nn.Linear(8, 8), nn.Sigmoid())), nn.Linear(8, 2))
+"""
+)
+
+
+def target(folder: Path, text: str, name: str = "target.py") -> Path:
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def process(*arguments: object, code: str = "from theta0.cli import app; app()", **options) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, text=True, stdout=-1, stderr=-1, **options)
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    started = process(*arguments)
+    out, err = started.communicate(timeout=120)
+    return started.returncode, out, err
+
+
+def inside(*arguments: object):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_help_is_quick_and_does_not_wait_for_torch():
+    code = "import sys; from theta0.cli import app; app(standalone_mode=False); print('torch' in sys.modules)"
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        out, err = process("--help", code=code).communicate(timeout=60)
+        times.append(time.perf_counter() - begin)
+    assert out.splitlines()[-1] == "False", err
+    assert "diagnose" in out
+    assert "treat" in out
+    assert min(times) < 1
+
+
+def test_diagnose_and_treat_in_real_processes(tmp_path):
+    code, out, err = run("diagnose", target(tmp_path, HEALTHY), "--json")
+    assert code == 0, err
+    assert json.loads(out)["healthy"] is True
+    out_file = tmp_path / "built" / "start.safetensors"
+    code, out, err = run("treat", target(tmp_path, DEEP), "--json", "--with", "lcw", "--steps", 60, "--out", out_file)
+    document = json.loads(out)
+    assert code == 0, document["treatment"]["reason"] + err
+    assert document["treatment"]["kept"] is True
+    assert out_file.is_file()
+    assert "trying lcw" in err  # plain lines in a pipe
+
+
+def test_an_interrupt_ends_with_130_and_writes_nothing(tmp_path):
+    slow = """
+class Slow(nn.Linear):
+    def forward(self, x):
+        import sys, time
+        print('working', file=sys.stderr, flush=True)
+        time.sleep(0.05)
+        return super().forward(x)
+def net(): return Slow(8, 2)
+"""
+    out_file, page = tmp_path / "start.safetensors", tmp_path / "page.html"
+    path = target(tmp_path, HEAD + slow)
+    started = process("treat", path, "--with", "unit-variance", "--steps", 5000, "--out", out_file, "--html", page)
+    for line in started.stderr:
+        if line.startswith("working"):
+            break
+    time.sleep(0.3)
+    started.send_signal(signal.SIGINT)
+    out, err = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert "interrupted; nothing was written" in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert {p.name for p in tmp_path.iterdir() if p.suffix} == {"target.py"}
+
+
+def test_bad_input_in_a_real_process(tmp_path):
+    code, out, err = run("diagnose", target(tmp_path, HEALTHY + "1 / 0\n"), "--json")
+    assert (code, out) == (2, "")
+    assert err.startswith("theta0: ")
+    assert "target.py raised ZeroDivisionError" in err
+    assert "Traceback" not in err
+
+
+def test_the_json_document(tmp_path):
+    path = target(tmp_path, DEEP)
+    result = inside("diagnose", path, "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["schema"] == 1
+    assert document["target"] == str(path)
+    assert {"activation-shift", "vanishing-gradients"} <= {f["code"] for f in document["findings"]}
+    keys = {"code", "severity", "layer", "value", "threshold", "message", "remedy", "source"}
+    assert all(keys <= set(f) for f in document["findings"])
+    assert all(set(r) == {"layer", "quantity", "value", "unit"} for r in document["records"])
+    assert document["cost_in_gradients"] == 4
+
+
+def test_the_json_is_alone_on_standard_output_whatever_the_target_prints(tmp_path):
+    loud = "print('loaded')\nclass Loud(nn.Sequential):\n    def forward(self, x):\n        print('forward')\n"
+    loud += "        return super().forward(x)\ndef net(): return Loud(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))\n"
+    talkative = HEAD + loud
+    for command in ("diagnose", "treat"):
+        result = inside(command, target(tmp_path, talkative), "--json")
+        assert json.loads(result.stdout)["schema"] == 1
+        assert "forward" in result.stderr
+
+
+def test_numbers_that_are_not_finite_are_text_in_json(tmp_path):
+    poisoned = HEALTHY.replace("return net()", "m = net(); m[0].weight.data[0, 0] = float('nan'); return m")
+    result = inside("diagnose", target(tmp_path, poisoned), "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout, parse_constant=pytest.fail)
+    assert [(f["code"], f["layer"]) for f in document["findings"]] == [("non-finite", "0.weight")]
+
+
+def test_the_terminal_report_names_what_was_found(tmp_path):
+    result = inside("diagnose", target(tmp_path, DEEP))
+    assert result.exit_code == 1
+    assert "activation-shift" in result.stdout
+    healthy = inside("diagnose", target(tmp_path, HEALTHY))
+    assert healthy.exit_code == 0
+    assert "error" not in healthy.stdout.lower().replace("no error", "")
+
+
+def test_nothing_better_is_exit_1_and_no_file(tmp_path):
+    out = tmp_path / "start.safetensors"
+    result = inside("treat", target(tmp_path, HEALTHY), "--json", "--out", out)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["treatment"]["kept"] is False
+    assert not out.exists()
+
+
+def test_fan_in_one_under_lcw_is_told_and_nothing_kept(tmp_path):
+    narrow = (
+        HEAD
+        + "def net(): return nn.Sequential(nn.Linear(8, 1), nn.Tanh(), nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 2))\n"
+    )
+    narrow = narrow.replace("nn.Linear(8, 1), nn.Tanh(), ", "").replace("randn(256, 8", "randn(256, 1")
+    result = inside("treat", target(tmp_path, narrow), "--json", "--with", "lcw")
+    assert result.exit_code == 1
+    assert "expected a Linear or Conv layer before the last" in json.loads(result.stdout)["treatment"]["reason"]
+
+
+NAN = "x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))"
+ADDED = {
+    "empty loader": ("def batches(): return []", "batches: expected at least one batch, got none"),
+    "empty batch": ("def batches(): return [(torch.ones(0, 8), torch.ones(0).long())]", "batch 0: expected inputs"),
+    "not iterable": ("def batches(): return 3", "batches: expected an iterable"),
+    "syntax error": ("def (:", "target.py: syntax error on line"),
+    "loss raises": ("def loss(o, t): return o.nothing", "the loss raised AttributeError"),
+    "loss no scalar": ("def loss(o, t): return o", "loss: expected a scalar tensor, got (32, 2)"),
+    "loader raises": (
+        "def batches():\n    yield torch.ones(2, 8), torch.ones(2).long()\n    raise OSError('disk gone')",
+        "batches: raised OSError: disk gone",
+    ),
+    "data set raises": (
+        "class Data(torch.utils.data.Dataset):\n    def __len__(self): return 9\n"
+        "    def __getitem__(self, i): return {}[i]\n"
+        "def batches(): return torch.utils.data.DataLoader(Data(), 3)",
+        "batches: raised KeyError: 0",
+    ),
+}
+CHANGED = {
+    "NaN in inputs": (NAN, NAN + "; x[40] = float('nan')", "batch 1, inputs: expected finite numbers"),
+    "infinite inputs": (NAN, NAN + "; x[0, 0] = float('inf')", "batch 0, inputs: expected finite"),
+    "labels too large": ("return list", "y = y + 1\n    return list", "labels from 0 to 1"),
+    "labels negative": ("return list", "y = y - 1\n    return list", "labels from 0 to 1"),
+    "no model": ("def model", "def other", "target.py: expected a function model()"),
+    "no batches": ("def batches", "def other", "target.py: expected a function batches()"),
+    "no loss": ('loss = "cross', 'other = "cross', "loss: expected a name or a callable, got None"),
+    "forward raises": ("Linear(16, 2)", "Linear(17, 2)", "the model's forward raised RuntimeError: mat1 and mat2"),
+    "lazy forward raises": (
+        "Linear(16, 2)",
+        "LazyLinear(2), nn.Linear(3, 2)",
+        "the model's forward raised RuntimeError",
+    ),
+    "one sample under batch norm": (
+        "ReLU(), nn.Linear(16",
+        "Flatten(), nn.BatchNorm1d(16), nn.Linear(16",
+        "1 value per channel",
+    ),
+    "two devices": ("return net()", "m = net(); m[2].to('meta'); return m", "meta"),
+}
+BAD = {name: (f"{HEALTHY}{line}\n", message) for name, (line, message) in ADDED.items()}
+BAD |= {name: (HEALTHY.replace(old, new), message) for name, (old, new, message) in CHANGED.items()}
+BAD["one sample under batch norm"] = (
+    BAD["one sample under batch norm"][0].replace("split(32)", "split(1)"),
+    "1 value per channel",
+)
+
+
+@pytest.mark.parametrize("command", ["diagnose", "treat"])
+@pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_one_paragraph_and_exit_2(tmp_path, command, text, message, unchecked):
+    if command == "treat" and "nn.LazyLinear" in text:
+        message = "lazy ones"
+    out = tmp_path / "start.safetensors"
+    more = ["--out", out] if command == "treat" else []
+    result = inside(command, target(tmp_path, text), "--json", *more)
+    assert result.exit_code == 2, (result.exception, result.stderr)
+    assert message in result.stderr
+    assert result.stdout == ""
+    told = [line for line in result.stderr.splitlines() if line.startswith("theta0: ")]
+    assert result.stderr.rstrip().endswith(told[-1])
+    assert len(told) == 1
+    assert "Traceback" not in result.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["treat", "TARGET", "--with", "magic"], "with: expected auto, unit-variance, lcw, got 'magic'"),
+        (["diagnose", "nowhere.py"], "nowhere.py: expected a Python file"),
+        (["diagnose", "no_such_module_at_all:"], "no_such_module_at_all: raised ModuleNotFoundError"),
+        (["diagnose"], "TARGET"),
+        (["treat", "TARGET", "--steps", "0"], "steps"),
+        (["treat", "TARGET", "--steps", "many"], "steps"),
+        (["cure", "TARGET"], "cure"),
+    ],
+)
+def test_wrong_arguments_are_exit_2(tmp_path, arguments, message):
+    path = target(tmp_path, HEALTHY)
+    result = inside(*[path if a == "TARGET" else a for a in arguments])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("where", ["file/page.html", "."])
+def test_a_page_that_cannot_be_written_is_told(tmp_path, where):
+    (tmp_path / "file").write_text("no folder")
+    result = inside("diagnose", target(tmp_path, HEALTHY), "--html", tmp_path / where)
+    assert result.exit_code == 2
+    assert str(tmp_path / where) in result.stderr.replace("\n", "")
+
+
+def test_a_start_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    result = inside(
+        "treat", target(tmp_path, DEEP), "--with", "lcw", "--steps", 60, "--out", tmp_path / "file" / "a.safetensors"
+    )
+    assert result.exit_code == 2
+    assert str(tmp_path / "file" / "a.safetensors") in result.stderr.replace("\n", "")
+    assert "trying" not in result.stderr  # told before the work
+
+
+def test_a_traceback_on_request(tmp_path):
+    result = inside("diagnose", target(tmp_path, HEALTHY + "1 / 0\n"), "--traceback")
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+    assert "ZeroDivisionError: division by zero" in result.stderr
+
+
+def test_the_version():
+    from theta0 import __version__
+
+    assert inside("--version").stdout.strip() == __version__

@@ -1,0 +1,292 @@
+"""A treated start is kept only if a short run proves it better; otherwise the model is bit for bit as it came."""
+
+import random
+from contextlib import nullcontext
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrize
+
+from cases import CASES, case, flat, labels, mlp, normal
+from states import randomness, state_of
+from theta0._batches import unwrapped
+from theta0.parametrizations import is_linearly_constrained
+from theta0.treatment import REMEDIES, treat
+
+
+def deep(depth=12, width=16, phi=nn.Sigmoid) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *(part for _ in range(depth) for part in (nn.Linear(width, width), phi())), nn.Linear(width, 3)
+    )
+
+
+def learnable(count=8) -> list:
+    x = normal(count * 32, 16)
+    y = (x[:, 0] > 0).long()
+    return list(zip(x.split(32), y.split(32), strict=True))
+
+
+QUICK = {"optimizer": "momentum", "learning_rate": 0.1, "steps": 8}
+
+
+def test_a_deep_sigmoid_network_is_mended_and_stays_mended():
+    model = deep()
+    drawn = randomness()
+    found = treat(model, learnable(), "cross_entropy", optimizer="momentum", learning_rate=0.1, steps=60)
+    assert found.kept
+    assert found.remedy == "lcw"
+    assert found.treated.held_out < 0.5 < 0.6 < found.untreated.held_out
+    assert found.reason.startswith("Kept")
+    assert not found.before.healthy
+    assert found.after.healthy
+    assert randomness() == drawn
+    assert [is_linearly_constrained(m) for m in model if isinstance(m, nn.Linear)] == [True] * 12 + [False]
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    x, y = learnable()[0]
+    assert F.cross_entropy(model(x), y).item() > 0.7  # the start, not the trained net
+
+
+def test_the_reported_run_is_what_training_gives():
+    model = deep()
+    found = treat(model, learnable(), "cross_entropy", with_="lcw", **QUICK)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    batches, losses = learnable(), []
+    for step in range(8):
+        optimizer.zero_grad()
+        x, y = batches[step % 6]
+        loss = F.cross_entropy(model(x), y)
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+    assert found.treated.losses == pytest.approx(losses, rel=1e-5)
+    held = sum(F.cross_entropy(model(x), y).item() for x, y in batches[6:]) / 2
+    assert found.treated.held_out == pytest.approx(held, rel=1e-5)
+
+
+def test_what_is_no_better_is_taken_back():
+    model = case("mlp").model()
+    before, drawn = state_of(model), randomness()
+    found = treat(model, flat(), "cross_entropy", with_="unit-variance", optimizer="sgd", learning_rate=1e-12, steps=2)
+    if found.treated.held_out >= found.untreated.held_out:
+        assert not found.kept
+        assert state_of(model) == before
+        assert "as it was" in found.reason
+    assert randomness() == drawn
+
+
+@pytest.mark.parametrize("c", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("with_", ["lcw", "unit-variance"])
+def test_kept_or_taken_back_for_every_network(c, with_):
+    model = c.model()
+    inner = unwrapped(model)
+    for p in list(inner.parameters())[1::2]:
+        if p.requires_grad and not isinstance(p, nn.UninitializedParameter):
+            p.grad = torch.full_like(p, 0.5)
+    inner.register_forward_hook(lambda *_: None)
+    before, drawn = state_of(inner), randomness()
+    if c.name == "lazy":
+        with pytest.raises(ValueError, match="lazy"):
+            treat(model, c.batches(), c.loss, with_=with_, **QUICK)
+        return
+    eager = torch.compiler.set_stance("force_eager") if c.name == "compiled inside" else nullcontext()
+    with eager:  # the checks of signatures cannot be traced
+        found = treat(model, c.batches(), c.loss, with_=with_, **QUICK | {"steps": 2})
+    after = state_of(inner)
+    assert randomness() == drawn
+    if not found.kept:
+        assert after == before
+        return
+    assert found.treated.held_out < found.untreated.held_out
+    assert after["module "][1:4] == before["module "][1:4]  # class, mode and hooks
+    if with_ == "unit-variance":
+        assert list(after) == list(before)
+        for name, value in after.items():
+            same = (
+                value[0] == before[name][0] and value[3:] == before[name][3:]
+                if len(value) == 7
+                else value == before[name]
+            )
+            assert same, name
+    for name, value in before.items():  # gradients and requires_grad, whatever was parametrized
+        if name in after and isinstance(value, tuple) and len(value) == 7:
+            assert after[name][3:] == value[3:]
+
+
+def test_ties_freezing_and_embeddings_under_lcw():
+    model = case("tied").model()
+    treat(model, case("tied").batches(), "cross_entropy", with_="lcw", **QUICK)
+    assert model.head.weight is model.embed.weight
+    assert not parametrize.is_parametrized(model.embed)
+    frozen = case("frozen").model()
+    weight = frozen[0].weight.clone()
+    treat(frozen, flat(), "cross_entropy", with_="lcw", **QUICK)
+    assert torch.equal(frozen[0].weight, weight)
+    assert not frozen[0].weight.requires_grad
+
+
+def test_a_fan_in_of_one_is_left_plain():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    data = [(normal(16, 1, seed=i), normal(16, 1, seed=i).sin()) for i in range(4)]
+    REMEDIES["lcw"](model, data)
+    assert [is_linearly_constrained(model[i]) for i in (0, 2, 4)] == [False, True, False]
+
+
+def test_where_nothing_can_be_constrained_it_is_told_and_taken_back():
+    model = nn.Linear(6, 3)
+    before = state_of(model)
+    found = treat(model, flat(), "cross_entropy", with_="lcw", **QUICK)
+    assert not found.kept
+    assert "could not be applied" in found.reason
+    assert state_of(model) == before
+    assert found.after is None
+
+
+def test_auto_on_a_healthy_network_tries_nothing():
+    model = case("mlp").model()
+    before = state_of(model)
+    found = treat(model, flat(), "cross_entropy", **QUICK)
+    assert (found.remedy, found.kept, found.attempts, found.untreated) == ("", False, (), None)
+    assert found.reason.startswith("Nothing was found")
+    assert state_of(model) == before
+
+
+def test_auto_says_what_no_initialization_mends():
+    model = mlp()
+    with torch.no_grad():
+        model[2].weight[0, 0] = torch.nan
+    before = state_of(model)
+    found = treat(model, flat(), "cross_entropy", **QUICK)
+    assert not found.kept
+    assert "non-finite" in found.reason
+    assert state_of(model) == before
+
+
+def test_without_a_rate_each_start_gets_its_own():
+    found = treat(deep(4), learnable(), "cross_entropy", with_="lcw", steps=5)
+    assert 1e-3 <= found.untreated.rate <= 1
+    assert 1e-3 <= found.treated.rate <= 1
+    assert found.cost > 100
+
+
+def test_a_diverging_run_counts_as_infinite_and_is_not_kept():
+    model = deep(2, phi=nn.Tanh)
+    before = state_of(model)
+    loud = [(100 * x, y) for x, y in learnable()]
+    options = {"with_": "unit-variance", "optimizer": "sgd", "learning_rate": 1e6, "steps": 20}
+    found = treat(model, loud, lambda o, t: o.square().sum() * 1e6, **options)
+    assert found.treated.held_out == float("inf")
+    assert not found.kept
+    assert state_of(model) == before
+
+
+class OutOfPatience(Exception):
+    pass
+
+
+class Interrupting:
+    """A loss that raises, or returns NaN, at its n-th call."""
+
+    def __init__(self, at, what):
+        self.left, self.what = at, what
+
+    def __call__(self, outputs, targets):
+        self.left -= 1
+        if self.left == 0 and isinstance(self.what, type):
+            raise self.what
+        value = F.cross_entropy(outputs, targets)
+        return value * torch.nan if self.left == 0 else value
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.integers(1, 40),
+    st.sampled_from([KeyboardInterrupt, SystemExit, OutOfPatience]),
+    st.sampled_from(["lcw", "unit-variance"]),
+)
+def test_an_interrupt_at_any_call_restores_bit_for_bit(at, error, with_):
+    model = deep(3)
+    before, drawn = state_of(model), randomness()
+    loss = Interrupting(at, error)
+    try:
+        found = treat(model, learnable(), loss, with_=with_, **QUICK)
+    except (error, ValueError):
+        assert state_of(model) == before
+    else:
+        assert loss.left > 0  # there were fewer calls
+        assert found.kept or state_of(model) == before
+    assert randomness() == drawn
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 40))
+def test_a_loss_that_is_not_finite_is_survived(at):
+    model = deep(3)
+    before, drawn = state_of(model), randomness()
+    found = treat(model, learnable(), Interrupting(at, "nan"), with_="unit-variance", **QUICK)
+    assert found.kept or state_of(model) == before
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+    assert randomness() == drawn
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+def test_remedies_called_alone_restore_when_they_fail(name):
+    model = mlp()
+    nn.init.constant_(model[2].weight, torch.inf)
+    before = state_of(model)
+    with pytest.raises(ValueError, match="layer '2'"):
+        REMEDIES[name](model, flat())
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+def test_zero_weights_are_left_as_they_are(name):
+    model = case("zero head").model()
+    REMEDIES[name](model, flat())
+    assert not model[4].weight.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"with_": "magic"}, "with: expected auto, unit-variance, lcw, got 'magic'"),
+        ({"optimizer": "lion"}, "optimizer: expected one of"),
+        ({"steps": 0}, "steps: expected at least 1, got 0"),
+        ({"loss": "hinge"}, "loss: expected"),
+        ({"batches": []}, "batches: expected at least one batch"),
+        ({"batches": [(normal(1, 6), labels(1))]}, "at least two samples"),
+        ({"loss": None}, "loss: expected a name or a callable, got None"),
+    ],
+)
+def test_wrong_arguments_leave_the_model(options, message, unchecked):
+    model = mlp()
+    before = state_of(model)
+    given_ = {"batches": flat(), "loss": "cross_entropy"} | options
+    with pytest.raises(ValueError, match=message):
+        treat(model, given_.pop("batches"), given_.pop("loss"), **given_)
+    assert state_of(model) == before
+
+
+def test_repeatable_also_with_dropout_whatever_the_global_seed():
+    def run(seed):
+        random.seed(seed)
+        torch.manual_seed(seed)
+        model = case("norm and dropout").model()
+        return treat(model, flat(), "cross_entropy", with_="unit-variance", **QUICK).treated.losses
+
+    with torch.random.fork_rng():
+        assert run(1) == run(2)
+
+
+def test_progress_and_log():
+    told = []
+    found = treat(deep(2), learnable(), "cross_entropy", with_="lcw", progress=told.append, **QUICK)
+    assert told[-1] == "trying lcw"
+    logged = found.to_dict()
+    assert logged["held_out_loss/treated"] == found.treated.held_out
+    assert logged["0/preactivation_variance"] > 0
