@@ -216,3 +216,11 @@ def test_a_copy_cached_by_a_module_is_survived():
     assert neuron_shifts(model, flat())
     diagnose(model, flat(), "cross_entropy")
     assert model.last is kept
+
+
+def test_a_first_layer_that_works_in_place_does_not_reach_the_data():
+    x, y = torch.randn(8, 4), torch.randint(3, (8,))
+    before = x.clone()
+    model = torch.nn.Sequential(torch.nn.ReLU(inplace=True), torch.nn.Linear(4, 3))
+    diagnose(model, [(x, y)], "cross_entropy")
+    assert torch.equal(x, before)

@@ -95,11 +95,13 @@ def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
 def outputs_of(model: nn.Module, inputs: Any) -> Any:
     """Call the model: a mapping is passed as keywords, a sequence is unpacked if `forward` takes several arguments.
 
-    A mapping's `labels` are left out where `forward` has no place for them: then they are only for the loss.
+    A mapping's `labels` are left out where `forward` has no place for them: then they are only for the loss. The model
+    gets copies, since a first layer that works in place would overwrite the data that every measurement shares.
 
     Returns:
         What the model returns.
     """
+    inputs = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
     if isinstance(inputs, Mapping):
         return model(**(inputs if _takes_labels(model) else {k: v for k, v in inputs.items() if k != "labels"}))
     if isinstance(inputs, (tuple, list)) and _takes_several(model):
