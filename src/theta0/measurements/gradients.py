@@ -139,7 +139,8 @@ def fisher_eigenvalues(gram: GradientGram) -> Float64[Tensor, " n"]:
     Returns:
         The n largest, in descending order.
     """
-    return torch.linalg.eigvalsh(gram.gram / len(gram.gram)).flip(0).clamp_min(0)
+    values: Tensor = torch.linalg.eigvalsh(gram.gram / len(gram.gram))
+    return values.flip(0).clamp_min(0)
 
 
 def gradients(
@@ -227,7 +228,8 @@ def _sub_batch_gram(
     largest = float(stored.abs().max())
     if not math.isfinite(largest):
         raise ValueError(
-            "sub_batches: expected finite gradients, got NaN or infinite ones; run diagnose to find the layer where they begin"
+            "sub_batches: expected finite gradients, got NaN or infinite ones; "
+            "run diagnose to find the layer where they begin"
         )
     gram = gram_of_rows(stored / largest, largest) if largest > 0 else gram_of_rows(stored)
     routes: dict[str, Route] = dict.fromkeys(parameters, "per-sample")

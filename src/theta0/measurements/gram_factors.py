@@ -175,7 +175,7 @@ def _placement(view: Tensor, parameter: Tensor) -> tuple[int, bool] | None:
     if view.dim() != 2 or not parameter.is_contiguous():
         return None
     width = parameter.shape[1]
-    row, rest = divmod(view.storage_offset() - parameter.storage_offset(), width)
+    row, rest = divmod(int(view.storage_offset()) - int(parameter.storage_offset()), width)
     if rest == 0 and view.stride() == (width, 1) and view.shape[1] == width:
         return row, False
     if rest == 0 and view.stride() == (1, width) and view.shape[0] == width:
@@ -183,9 +183,7 @@ def _placement(view: Tensor, parameter: Tensor) -> tuple[int, bool] | None:
     return None
 
 
-def _lookup(
-    call: LinearCall, gradient: Tensor, places: Layout, start: int, scale: float, offset: int
-) -> Outer | None:
+def _lookup(call: LinearCall, gradient: Tensor, places: Layout, start: int, scale: float, offset: int) -> Outer | None:
     indices = call.input.detach()
     positional, named = call.options
     padding = positional[0] if positional else named.get("padding_idx")

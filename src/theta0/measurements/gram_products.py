@@ -56,7 +56,7 @@ def gram_of_rows(rows: Float[Tensor, "n entries"], scale: float = 1.0) -> Float6
         scale² · rows rowsᵀ.
     """
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for block in rows.split(1 << 16, 1):
+    for block in torch.split(rows, 1 << 16, 1):
         total += (block @ block.T).double()
     return total * scale**2
 
@@ -95,12 +95,12 @@ def _lookup_gram(factors: Sequence[Outer], samples: int) -> tuple[Float64[Tensor
     keys = torch.cat([_keys(f, samples) for f in factors])
     values = torch.cat([f.right(0, f.samples).flatten(0, 2) * (f.scale / largest) for f in factors])
     keys, values = keys[keys >= 0], values[keys >= 0]
-    keys, place = keys.unique(return_inverse=True)
+    keys, place = torch.unique(keys, return_inverse=True)
     sums = torch.zeros(len(keys), values.shape[1], dtype=values.dtype, device=values.device)
     sums.index_add_(0, place, values)
     counts = torch.unique_consecutive(keys // samples, return_counts=True)[1].tolist()
     total = torch.zeros(samples, samples, dtype=torch.float64, device=values.device)
-    for who, rows in zip((keys % samples).split(counts), sums.split(counts), strict=True):
+    for who, rows in zip(torch.split(keys % samples, counts), torch.split(sums, counts), strict=True):
         total[who[:, None], who] += (rows @ rows.T).double()
     return total * largest**2, float(sum(count**2 for count in counts) * values.shape[1])
 

@@ -97,7 +97,8 @@ class _Elementwise(TorchFunctionMode):  # a class because torch's interception p
         given = inspect.signature(func).bind(*args, **options).arguments
         weight, bias = given.pop("weight", None), given.pop("bias", None)
         if func is F.batch_norm and given.get("training", False):
-            self.uses.batch_statistics.append(self.name_of(weight) or "without parameters")
+            name = self.name_of(weight) or "without parameters"
+            self.uses.batch_statistics.append(name.removesuffix(".weight"))
         given["input"] = given["input"].detach()
         axis = _NORMS[func]
         self.add(weight, result, partial(func, **given), axis=axis)
@@ -182,8 +183,8 @@ class Layout:
         if self.inner is None:
             return values.movedim(self.axis, 0)
         if self.inner:
-            return values.unflatten(self.axis, (self.samples, -1)).movedim(self.axis, 0)
-        return values.unflatten(self.axis, (-1, self.samples)).movedim(self.axis + 1, 0)
+            return torch.unflatten(values, self.axis, (self.samples, -1)).movedim(self.axis, 0)
+        return torch.unflatten(values, self.axis, (-1, self.samples)).movedim(self.axis + 1, 0)
 
 
 def layout(whole: Tensor, alone: Tensor, samples: int, number: int) -> Layout | None:

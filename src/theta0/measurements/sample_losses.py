@@ -87,6 +87,19 @@ class SampleLoss:
     weight: float
     by_size: bool
 
+    @property
+    def mean(self) -> bool:
+        """Whether the batch's loss is a mean."""
+        return self.by_size or isinstance(self.loss, str)
+
+    def ratio(self, batch: Batch) -> int:
+        """What the batch's loss is multiplied by to be the sum of its sample losses.
+
+        Returns:
+            The number of samples for a mean, 1 for a sum.
+        """
+        return batch.size if self.mean else 1
+
     def total(self, model: nn.Module, part: Batch) -> Tensor:
         """Σ ℓ_i over a part.
 
@@ -143,9 +156,9 @@ def sample_loss(model: nn.Module, batch: Batch, loss: Loss, value: float) -> Sam
     for candidate in candidates:
         with torch.no_grad():
             parts = [float(candidate.total(model, half)) for half in halves]
-        mean = candidate.by_size or isinstance(loss, str)
-        sums.append(sum(parts) / size if mean else sum(parts))
-        if abs(sums[-1] - value) <= tolerance(model) * max(sum(map(abs, parts)) / (size if mean else 1), abs(value)):
+        ratio = candidate.ratio(batch)
+        sums.append(sum(parts) / ratio)
+        if abs(sums[-1] - value) <= tolerance(model) * max(sum(map(abs, parts)) / ratio, abs(value)):
             return candidate
     found = " or ".join(f"{s:.6g}" for s in sums)
     raise ValueError(
@@ -222,7 +235,8 @@ def _one_by_one(
     model: nn.Module, part: Batch, losses: SampleLoss, wanted: Mapping[str, Tensor]
 ) -> Float[Tensor, "n entries"]:
     rows = [
-        gradients_of(losses.total(model, part_of(part, i, i + 1)), list(wanted.values()), part) for i in range(part.size)
+        gradients_of(losses.total(model, part_of(part, i, i + 1)), list(wanted.values()), part)
+        for i in range(part.size)
     ]
     return torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
 
