@@ -79,10 +79,8 @@ def test_both_routes_and_any_blocking_agree(name: str, route: str, workspace: in
 
 def test_several_batches_of_different_lengths_are_one_set_of_samples():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 5), nn.LayerNorm(5), nn.ConvTranspose1d(3, 2, 2)).double()
-    model = Calls(
-        lambda m, x: m.d(m.c(m.b(m.a(x))).mean(1)), a=model[0], b=model[1], c=model[2], d=nn.Linear(5, 3).double()
-    )
+    parts = {"a": nn.Embedding(7, 4), "b": nn.Linear(4, 5), "c": nn.LayerNorm(5), "d": nn.Bilinear(5, 5, 3)}
+    model = Calls(lambda m, x: m.d(m.c(m.b(m.a(x))).mean(1), m.a(x[:, 0]) @ m.b.weight.T), **parts).double()
     batches = [(tokens(4, 5), None), (tokens(3, 2), None), (tokens(1, 6), None)]
     rows = []
     for inputs, _ in batches:

@@ -30,7 +30,8 @@ class GradientGram:
         routes: how each trainable parameter's share was found (see `gram_products.gram_of`); "per-sample" where
             gradients were stored, "unused" where the loss does not depend on it.
         size: how many samples a row stands for: 1, or a sub-batch's length.
-        cost: in gradients (forward and backward) of the mean batch.
+        cost: in gradients (forward and backward) of the mean batch: passes over samples, and multiplications in
+            products relative to those that the same parameters' gradients take.
     """
 
     gram: Float64[Tensor, "n n"]

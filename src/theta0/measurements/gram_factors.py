@@ -84,12 +84,15 @@ class Explicit:
 Factors = Outer | Explicit
 
 
-def factors_of(use: Use, gradient: Tensor, parameter: Tensor, places: Layout, start: int) -> Factors | None:
+def factors_of(
+    use: Use, gradient: Tensor, scale: float, parameter: Tensor, places: Layout, start: int
+) -> Factors | None:
     """The per-sample gradients of one use.
 
     Args:
         use: the use.
-        gradient: of the sum of the sample losses, with respect to the use's output.
+        gradient: of the sum of the sample losses, with respect to the use's output, near 1.
+        scale: what it is to be multiplied by.
         parameter: the whole parameter.
         places: where the output keeps its samples.
         start: the first sample's number in the Gram matrix.
@@ -97,7 +100,6 @@ def factors_of(use: Use, gradient: Tensor, parameter: Tensor, places: Layout, st
     Returns:
         Their factors; None where this kind of use has no short form.
     """
-    gradient, scale = normalised(gradient.detach())
     if use.call is None:
         return _elementwise(use, gradient, parameter, places, start, scale)
     if use.call.kind == "conv":
@@ -113,11 +115,11 @@ def factors_of(use: Use, gradient: Tensor, parameter: Tensor, places: Layout, st
     inputs = use.call.input.detach()
     if inputs.shape[:-1] != gradient.shape[:-1] or any(use.call.options):
         return None
-    inputs, size = normalised(inputs)
+    size = _largest(inputs)
     units, features = (_rows(values, places)[:, :, None] for values in (gradient, inputs))
-    if (use.call.kind == "linear") == transposed:
-        units, features = features, units
-    return Outer(start, units, lambda a, b: features[a:b], features.shape[3], offset, scale * size)
+    if (use.call.kind == "linear") != transposed:  # inputs are scaled when they are used, so that no copy is kept
+        return Outer(start, units, lambda a, b: _over(features[a:b], size), features.shape[3], offset, scale * size)
+    return Outer(start, _over(features, size), lambda a, b: units[a:b], units.shape[3], offset, scale * size)
 
 
 def normalised(values: Tensor) -> tuple[Tensor, float]:
@@ -126,9 +128,20 @@ def normalised(values: Tensor) -> tuple[Tensor, float]:
     Returns:
         The quotient and the divisor.
     """
-    values = values.to(torch.promote_types(values.dtype, torch.float32))
-    largest = float(values.abs().max()) if values.numel() else 0.0
-    return (values / largest, largest) if largest > 0 else (values, 1.0)
+    largest = _largest(values)
+    return _over(values, largest), largest
+
+
+def _largest(values: Tensor) -> float:
+    """The largest magnitude; 1 where all are zero."""
+    if not values.numel():
+        return 1.0
+    low, high = torch.aminmax(values)
+    return max(-float(low), float(high)) or 1.0
+
+
+def _over(values: Tensor, size: float) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32)) / size
 
 
 def _rows(values: Tensor, places: Layout) -> Float[Tensor, "n t units"]:
@@ -212,8 +225,9 @@ def _convolution(
     elif places.axis is None:
         places = Layout(0, 1, inner=True)
     stride, padding, dilation, groups = _geometry(call, len(kernel), parameter.shape[2:])
-    inputs, size = normalised(call.input.detach())
-    inputs = places.by_sample(F.pad(inputs, [p for pair in reversed(padding) for p in pair]))
+    inputs = call.input.detach()
+    size, margins = _largest(inputs), [p for pair in reversed(padding) for p in pair]
+    inputs = places.by_sample(inputs)
     inputs = inputs if places.inner is not None else inputs[:, None]  # (sample, position of the same sample, …)
     units = _rows(gradient.movedim(1, -1), places)
     units = units.reshape(*units.shape[:2], groups, -1)
@@ -221,7 +235,7 @@ def _convolution(
     def patches(a: int, b: int) -> Float[Tensor, "n t g columns"]:
         part = inputs[a:b]
         count, outer = part.shape[:2]
-        part = part.flatten(0, 1)
+        part = F.pad(_over(part.flatten(0, 1), size), margins)
         for axis, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True), start=2):
             part = part.unfold(axis, d * (k - 1) + 1, s)[..., ::d]
         places_, axes = part.shape[2 : 2 + len(kernel)], len(kernel)

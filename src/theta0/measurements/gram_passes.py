@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float64
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from theta0._batches import Batch
 from theta0._losses import Loss, loss_of
-from theta0.measurements.gram_factors import Factors, alike, factors_of
+from theta0.measurements.gram_factors import Factors, alike, factors_of, normalised
 from theta0.measurements.gram_products import Route, gram_of, gram_of_rows, multiplications
 from theta0.measurements.parameter_uses import Layout, Uses, layout, uses_of
 from theta0.measurements.sample_losses import (
@@ -185,21 +186,25 @@ def _leaves(value: Tensor) -> set[int]:
     return leaves
 
 
-def _output_gradients(value: Tensor, uses: Uses, batch: Batch) -> list[Tensor | None]:
+def _output_gradients(value: Tensor, uses: Uses, batch: Batch) -> list[tuple[Tensor, float] | None]:
+    """The gradient at every use's output, near 1, and what it is to be multiplied by; uses of one output share it."""
     edges = {(u.edge.node, u.edge.output_nr): u.edge for u in uses.found}
     if not edges:
         return []
     try:
-        found = dict(zip(edges, torch.autograd.grad(value, list(edges.values()), allow_unused=True), strict=True))
+        raw = list(torch.autograd.grad(value, list(edges.values()), allow_unused=True))
     except RuntimeError as error:
         raise ValueError(f"batch {batch.number}: the backward pass raised {str(error).splitlines()[0]}") from error
-    for use in uses.found:
-        gradient = found[use.edge.node, use.edge.output_nr]
+    names = {(u.edge.node, u.edge.output_nr): u.parameter for u in uses.found}
+    found: dict[Any, tuple[Tensor, float] | None] = {}
+    for place in edges:
+        gradient = raw.pop(0)
         if gradient is not None and not bool(torch.isfinite(gradient).all()):
             raise ValueError(
                 f"batch {batch.number}: expected finite gradients, got NaN or infinite ones at the output of "
-                f"{use.parameter}; run diagnose to find the layer where they begin"
+                f"{names[place]}; run diagnose to find the layer where they begin"
             )
+        found[place] = None if gradient is None else normalised(gradient.detach())
     return [found[u.edge.node, u.edge.output_nr] for u in uses.found]
 
 
@@ -233,7 +238,7 @@ def _places(uses: Uses, alone: Uses, samples: int, number: int) -> list[Layout |
 
 def _factors(
     uses: Uses,
-    gradients: list[Tensor | None],
+    gradients: list[tuple[Tensor, float] | None],
     places: list[Layout | None] | None,
     parameters: dict[str, nn.Parameter],
     start: int,
@@ -244,7 +249,7 @@ def _factors(
         if gradient is None or known is None:
             continue
         place = places[number] if places is not None else None
-        new = None if place is None else factors_of(use, gradient, parameters[use.parameter], place, start)
+        new = None if place is None else factors_of(use, *gradient, parameters[use.parameter], place, start)
         if new is None:
             factors[use.parameter] = None
         else:
