@@ -148,7 +148,8 @@ class _Watch(TorchFunctionMode):  # a class because torch's interception point i
         owner = self.owners.find(weight) if isinstance(weight, Tensor) else None
         if owner is None:
             return None
-        rest = tuple(args[3:]), {k: v for k, v in options.items() if k not in _KEYWORDS}
+        used = 1 + max(at for at in places.values() if at is not None)  # embeddings' further arguments start at 2
+        rest = tuple(args[used:]), {k: v for k, v in options.items() if k not in _KEYWORDS}
         return self.tell(
             LinearCall(
                 self.name(owner),

@@ -1,0 +1,222 @@
+"""Where a forward pass applies its trainable parameters, and what a sample's gradient is made of at each place."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from theta0._calls import LinearCall, watch
+
+# normalisation → the axis of its affine parameters from the left; None: they are aligned with the last axes
+_NORMS: dict[Callable[..., Any], int | None] = {
+    F.layer_norm: None,
+    F.rms_norm: None,
+    F.group_norm: 1,
+    F.batch_norm: 1,
+    F.instance_norm: 1,
+}
+# function → what the first and the second argument are multiplied by in the sum or product
+_SUMS: dict[Callable[..., Any], tuple[float, float]] = {
+    **dict.fromkeys((torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__), (1.0, 1.0)),
+    **dict.fromkeys((torch.sub, Tensor.sub, Tensor.sub_, Tensor.__sub__, Tensor.__isub__), (1.0, -1.0)),
+    Tensor.__rsub__: (-1.0, 1.0),
+}
+_PRODUCTS = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """One application of a trainable parameter, or of a view of one.
+
+    Attributes:
+        parameter: its name.
+        view: the tensor applied.
+        output: the result, detached.
+        edge: where the gradient of the result is found in the graph, also if it is overwritten later.
+        call: the linear call, where the parameter is its weight; else the parameter enters elementwise.
+        aligned: for elementwise uses, the view's shape with ones added to meet the output's axes.
+        factor: for elementwise uses, gives what the view is multiplied by; None for the number `sign`.
+        sign: a further factor.
+    """
+
+    parameter: str
+    view: Tensor
+    output: Tensor
+    edge: GradientEdge
+    call: LinearCall | None = None
+    aligned: tuple[int, ...] = ()
+    factor: Callable[[], Tensor] | None = None
+    sign: float = 1.0
+
+
+@dataclass
+class Uses:
+    """What one forward pass showed; grows while it runs.
+
+    Attributes:
+        found: the uses, in execution order.
+        batch_statistics: names of normalisations that used statistics of the batch.
+    """
+
+    found: list[Use] = field(default_factory=list)
+    batch_statistics: list[str] = field(default_factory=list)
+
+
+class _Elementwise(TorchFunctionMode):  # a class because torch's interception point is one
+    def __init__(self, names: Mapping[int, str], uses: Uses) -> None:
+        super().__init__()
+        self.names, self.uses = names, uses
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        result = func(*args, **options)
+        if func in _NORMS:
+            self.norm(func, args, options, result)
+        elif not options and len(args) == 2 and isinstance(result, Tensor):
+            if func in _SUMS:
+                for value, sign in zip(args, _SUMS[func], strict=True):
+                    self.add(value, result, None, sign=sign)
+            elif func in _PRODUCTS:
+                for value, other in (args, args[::-1]):
+                    self.add(value, result, _fixed(other) if isinstance(other, Tensor) else None)
+            elif func in (F.prelu, torch.prelu):
+                self.add(args[1], result, partial(_negative_part, args[0].detach()), axis=1 if args[0].dim() > 1 else 0)
+        return result
+
+    def norm(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], result: Tensor) -> None:
+        given = inspect.signature(func).bind(*args, **options).arguments
+        weight, bias = given.pop("weight", None), given.pop("bias", None)
+        if func is F.batch_norm and given.get("training", False):
+            name = self.name_of(weight) or "without parameters"
+            self.uses.batch_statistics.append(name.removesuffix(".weight"))
+        given["input"] = given["input"].detach()
+        axis = _NORMS[func]
+        self.add(weight, result, partial(func, **given), axis=axis)
+        self.add(bias, result, None, axis=axis)
+
+    def name_of(self, value: Any) -> str | None:
+        if not isinstance(value, Tensor):
+            return None
+        return self.names.get(id(value)) or self.names.get(id(value._base))
+
+    def add(
+        self,
+        value: Any,
+        result: Tensor,
+        factor: Callable[[], Tensor] | None,
+        *,
+        axis: int | None = None,
+        sign: float = 1.0,
+    ) -> None:
+        name = self.name_of(value)
+        if name is None or not value.requires_grad or not result.requires_grad or result.dim() < value.dim():
+            return
+        left = result.dim() - value.dim() if axis is None else axis
+        aligned = (1,) * left + tuple(value.shape)
+        aligned += (1,) * (result.dim() - len(aligned))
+        self.uses.found.append(
+            Use(name, value, result.detach(), get_gradient_edge(result), aligned=aligned, factor=factor, sign=sign)
+        )
+
+
+@contextmanager
+def uses_of(model: nn.Module) -> Iterator[Uses]:
+    """Within the block, every recognised application of a trainable parameter is noted.
+
+    Recognised are linear maps, convolutions, matrix products and embeddings, their biases, the affine parameters of
+    normalisations, PReLU, and sums and products with a parameter; a parameter may be used several times, or by a view.
+
+    Yields:
+        What has been seen so far.
+    """
+    names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+    uses = Uses()
+    elementwise = _Elementwise(names, uses)
+
+    def linear(call: LinearCall) -> None:
+        if not call.output.requires_grad:
+            return
+        name = elementwise.name_of(call.weight)
+        if name is not None and call.weight.requires_grad and call.kind != "recurrent":
+            edge = get_gradient_edge(call.output)
+            uses.found.append(Use(name, call.weight, call.output.detach(), edge, call=call))
+        if call.bias is not None:
+            axis = call.output.dim() + call.unit_axis if call.bias.dim() == 1 else None
+            elementwise.add(call.bias, call.output, None, axis=axis)
+
+    with elementwise, watch(model, linear):  # the outer one also sees what attention calls inside
+        yield uses
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a tensor keeps its samples.
+
+    Attributes:
+        axis: the axis that runs over them; None where the whole tensor is one sample.
+        samples: how many there are.
+        inner: None if the axis holds nothing else, else whether positions (True) or samples (False) vary fastest.
+    """
+
+    axis: int | None
+    samples: int
+    inner: bool | None = None
+
+    def by_sample(self, values: Tensor) -> Tensor:
+        """The tensor with its samples along a first axis, the other axes in their order.
+
+        Returns:
+            A view where possible.
+        """
+        if self.axis is None:
+            return values[None]
+        if self.inner is None:
+            return values.movedim(self.axis, 0)
+        if self.inner:
+            return torch.unflatten(values, self.axis, (self.samples, -1)).movedim(self.axis, 0)
+        return torch.unflatten(values, self.axis, (-1, self.samples)).movedim(self.axis + 1, 0)
+
+
+def layout(whole: Tensor, alone: Tensor, samples: int, number: int) -> Layout | None:
+    """Find the sample axis of a tensor by comparing it with the one that a single sample makes.
+
+    Args:
+        whole: as computed from all samples.
+        alone: as computed from one of them.
+        samples: how many there are.
+        number: which one was alone.
+
+    Returns:
+        The layout; None where the shapes do not differ by the number of samples in exactly one axis.
+    """
+    if whole.dim() != alone.dim():
+        return None
+    if samples == 1:
+        return Layout(None, 1) if whole.shape == alone.shape else None
+    different = [a for a in range(whole.dim()) if whole.shape[a] != alone.shape[a]]
+    if len(different) != 1 or whole.shape[different[0]] != samples * alone.shape[different[0]]:
+        return None
+    (axis,) = different
+    if alone.shape[axis] == 1:
+        return Layout(axis, samples)
+    candidates = [Layout(axis, samples, inner) for inner in (True, False)]
+    return min(candidates, key=lambda c: float((c.by_sample(whole)[number] - alone).abs().max()))
+
+
+def _fixed(value: Tensor) -> Callable[[], Tensor]:
+    held = value.detach()
+    return lambda: held
+
+
+def _negative_part(values: Tensor) -> Tensor:
+    return values.clamp(max=0)
