@@ -1,0 +1,69 @@
+"""Products with the Hessian of a loss, by differentiating its gradient."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from theta0._batches import Batch
+from theta0.curvature.problem import Curvature, Problem, differentiated, flat, over_parameters, split
+
+_Gradient = tuple[Sequence[Tensor | None], float]
+
+
+def hessian(problem: Problem, recompute: bool) -> Curvature:
+    """∂²ℓ/∂θ∂θ of the mean loss, on kept graphs or on graphs built anew in each product.
+
+    Returns:
+        The matrix.
+    """
+    passes = float(len(problem.batches))
+    held = None if recompute else [_gradient(problem, batch) for batch in problem.batches]
+
+    def multiply(v: Tensor) -> Tensor:
+        parts, total = split(v, problem.parameters), torch.zeros_like(v)
+        for gradient, share in held if held is not None else (_gradient(problem, b) for b in problem.batches):
+            together = zip(gradient, parts, strict=True)
+            pairs = [(g, part) for g, part in together if g is not None and g.requires_grad]
+            if pairs:
+                found = torch.autograd.grad(
+                    [g for g, _ in pairs],
+                    problem.parameters,
+                    [part for _, part in pairs],
+                    retain_graph=held is not None,
+                    allow_unused=True,
+                )
+                total += flat(found, problem.parameters).mul_(share)
+        return total
+
+    setup, product = (0.0, passes * 3) if recompute else (passes, passes * 2)
+    return over_parameters(problem, multiply, semidefinite=False, setup=setup, product=product)
+
+
+def _gradient(problem: Problem, batch: Batch) -> _Gradient:
+    value, _ = problem.forward(batch)
+    if not value.requires_grad:
+        raise ValueError(
+            f"batch {batch.number}: expected a loss that depends on the trained parameters, got one that does not; "
+            "does forward() detach its outputs?"
+        )
+    _require_no_weight_norm(value)
+    found = differentiated(lambda: torch.autograd.grad(value, problem.parameters, create_graph=True, allow_unused=True))
+    return found, problem.share(batch)
+
+
+def _require_no_weight_norm(value: Tensor) -> None:
+    """Fused weight norm of torch has a wrong double backward (it fails `gradgradcheck` on the CPU)."""
+    seen, waiting = set(), [value.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if "WeightNorm" in node.name():
+            raise ValueError(
+                "model: expected operations whose double backward is right, got torch's weight_norm, whose is wrong; "
+                "use matrix='ggn', which does not need it, or remove the parametrization first "
+                "(torch.nn.utils.parametrize.remove_parametrizations)"
+            )
+        waiting.extend(following for following, _ in node.next_functions)

@@ -1,0 +1,222 @@
+"""The largest eigenvalue of a loss's curvature at the parameters as they are."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from theta0._batches import Batch, materialised, ready, unwrapped
+from theta0._losses import Loss, checked
+from theta0._randomness import Randomness, streams
+from theta0.curvature.forward_conditions import in_single_precision
+from theta0.curvature.lanczos import Ritz, lanczos, products_for
+from theta0.curvature.problem import Curvature, Matrix
+from theta0.curvature.products import curvature_products
+from theta0.curvature.self_test import SelfTest, self_test
+
+_LEAST_COLD, _LEAST_WARM = 4, 2
+_FRESH = 0.1  # share of a random direction in a warm start, so that a new top eigenvector can be found
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """With probability at least 1 - δ over the random start, λ_max ≤ value / (1 - ε).
+
+    Attributes:
+        epsilon: ε.
+        delta: δ.
+        products: the number of products that the bound asks for; at least so many were taken.
+        size: the number of rows of the matrix.
+    """
+
+    epsilon: float
+    delta: float
+    products: int
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class TopEigenvalue:
+    """The largest eigenvalues of a curvature matrix.
+
+    Attributes:
+        value: the largest; Lanczos approaches it from below.
+        values: the k largest.
+        residual: ‖Au - θu‖/|θ| of the worst of them.
+        products: matrix-vector products taken.
+        cost: in gradients (forward and backward on the mean batch).
+        matrix: "ggn", "fisher" or "hessian".
+        converged: whether the residuals are below the tolerance; if not, the true value may be larger.
+        certificate: if one was asked for.
+        vector: the first eigenvector over the trained parameters, flat and of length 1; `start=` takes it.
+        test: the self-test, if one was asked for.
+    """
+
+    value: float
+    values: tuple[float, ...]
+    residual: float
+    products: int
+    cost: float
+    matrix: Matrix
+    converged: bool
+    certificate: Certificate | None
+    vector: Float[Tensor, " parameters"]
+    test: SelfTest | None = None
+
+
+def top_eigenvalue(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Loss = None,
+    *,
+    matrix: Matrix = "ggn",
+    k: int = 1,
+    tolerance: float = 1e-2,
+    certify: tuple[float, float] | None = None,
+    start: TopEigenvalue | Float[Tensor, " parameters"] | None = None,
+    max_products: int = 100,
+    max_batches: int | None = 4,
+    recompute: bool | None = None,
+    generator: Randomness = None,
+    check: bool = False,
+    inverse_preconditioner: Float[Tensor, " parameters"] | None = None,
+) -> TopEigenvalue:
+    """The largest eigenvalues of the Gauss-Newton, Fisher or Hessian matrix, by Lanczos' iteration.
+
+    Gradient descent on the loss is stable at learning rates below 2/λ_max (furusho2020thesis §2.4). Curvature is over
+    the parameters that require a gradient, of the mean over batches (by their sizes) of the loss as given. The model
+    is left as it was. Batch normalisation stays in the mode in which it is found, dropout is off.
+
+    The iteration starts at random and stops when the residual ‖Au - θu‖ is below `tolerance`·θ and the error of θ that
+    follows from it below a tenth of that. An exactly repeated eigenvalue is found once for each time that Lanczos'
+    space is exhausted, so for k > 1 copies may be missing.
+
+    Args:
+        model: the network.
+        batches: a DataLoader or re-iterable; at most `max_batches` are read.
+        loss: a name, a callable, or None where the model returns its loss.
+        matrix: "ggn", "fisher" (equal to it where the loss is a negative log-likelihood, else refused) or "hessian".
+            For an indefinite Hessian the largest eigenvalue is meant, not the largest magnitude.
+        k: how many eigenvalues.
+        tolerance: the relative residual.
+        certify: (ε, δ); then at least as many products are taken as guarantee a relative error of at most ε with
+            probability 1 - δ (Kuczyński and Woźniakowski, 1992), for "ggn" and "fisher" without `start`.
+        start: an earlier result, or its vector, for the same parameters; a tenth of a random direction is added.
+        max_products: stop after so many (a certificate may take more); see `TopEigenvalue.converged`.
+        max_batches: how many batches are read; None reads all.
+        recompute: build graphs anew in each product, which needs less memory and twice the cost.
+        generator: seeds the start.
+        check: test the products first (`self_test`), at the cost of about three more and a few gradients in float64.
+        inverse_preconditioner: the diagonal of P⁻¹ over the trained parameters: P^(-1/2) A P^(-1/2) is taken.
+
+    Returns:
+        The eigenvalues, with what was found about their accuracy and what they cost.
+
+    Raises:
+        ValueError: if an argument is wrong, the model or loss has no such curvature, or it is zero or not finite.
+    """
+    _require_sensible(k, tolerance, max_products, certify)
+    data = materialised(batches, unwrapped(model), max_batches=max_batches)
+    inner, data = in_single_precision(ready(unwrapped(model), data[0]), data)
+    stream = streams(generator)
+    given = start.vector if isinstance(start, TopEigenvalue) else start
+    with curvature_products(
+        inner,
+        data,
+        checked(loss),
+        matrix=matrix,
+        recompute=recompute,
+        inverse_preconditioner=inverse_preconditioner,
+        seed=int(torch.randint(2**31, (), generator=stream("forward"))),
+    ) as (curvature, problem):
+        test = self_test(curvature, problem, stream("test")) if check else None
+        least, certificate = _least(curvature, certify, given)
+        draws = stream("start")
+
+        def fresh() -> Tensor:
+            drawn = torch.randn(curvature.size, generator=draws, dtype=torch.float64)
+            return drawn.to(curvature.vectors)
+
+        ritz = lanczos(
+            curvature.multiply,
+            fresh() if given is None else _warm(given, curvature, fresh()),
+            fresh,
+            wanted=min(k, curvature.size),
+            tolerance=tolerance,
+            least=least,
+            most=max(max_products, least),
+            precision=curvature.precision,
+        )
+        vector = curvature.to_parameters(ritz.vector)
+        cost = _cost(curvature, ritz, data, warm=given is not None, tested=check)
+    return TopEigenvalue(
+        ritz.values[0],
+        ritz.values,
+        max(r / max(abs(v), 1e-300) for v, r in zip(ritz.values, ritz.residuals, strict=True)),
+        ritz.products,
+        cost,
+        matrix,
+        ritz.converged,
+        certificate,
+        (vector / vector.norm()).detach(),
+        test,
+    )
+
+
+def _cost(curvature: Curvature, ritz: Ritz, data: list[Batch], *, warm: bool, tested: bool) -> float:
+    conversions = curvature.conversion * (1 + warm)
+    # Two products, one form and, in float64, two or three passes with or without their backward.
+    testing = (3 * curvature.product + 2 * len(data)) if tested else 0.0
+    return curvature.setup + ritz.products * curvature.product + conversions + testing
+
+
+def _warm(given: Tensor, curvature: Curvature, random: Tensor) -> Tensor:
+    try:
+        vector = curvature.from_parameters(given.to(curvature.vectors.device))
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(_other_parameters(given)) from error
+    vector = vector.to(curvature.vectors)
+    if vector.shape != random.shape or not bool(torch.isfinite(vector).all()):
+        raise ValueError(_other_parameters(given))
+    norm = vector.norm()
+    warm = vector / norm if norm > 0 else vector
+    return warm + _FRESH * random / random.norm()
+
+
+def _other_parameters(given: Tensor) -> str:
+    return (
+        f"start: expected the vector of an earlier result over the same trained parameters, got one of {given.numel()} "
+        "entries that does not fit; leave start out"
+    )
+
+
+def _least(
+    curvature: Curvature, certify: tuple[float, float] | None, start: Tensor | None
+) -> tuple[int, Certificate | None]:
+    cold = _LEAST_COLD if start is None else _LEAST_WARM
+    if certify is None:
+        return cold, None
+    if start is not None:
+        raise ValueError(
+            "certify: expected no start, since the guarantee is over a random one, got both; leave one out"
+        )
+    if not curvature.semidefinite:
+        raise ValueError(
+            f"certify: expected a matrix without negative eigenvalues, got matrix={curvature.matrix!r}; the guarantee "
+            "holds for 'ggn' and 'fisher' with 'cross_entropy', 'mse' or 'bce'"
+        )
+    epsilon, delta = certify
+    products = products_for(epsilon, delta, curvature.size)
+    return max(cold, products), Certificate(epsilon, delta, products, curvature.size)
+
+
+def _require_sensible(k: int, tolerance: float, max_products: int, certify: tuple[float, float] | None) -> None:
+    if k < 1 or max_products < 1:
+        raise ValueError(f"k and max_products: expected at least 1, got {k} and {max_products}")
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance: expected a relative residual between 0 and 1, got {tolerance}")
+    if certify is not None and not all(0 < part < 1 for part in certify):
+        raise ValueError(f"certify: expected (epsilon, delta), both between 0 and 1, got {certify}")
