@@ -62,9 +62,8 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         if recurrent:
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))  # type: ignore[no-untyped-call]
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_NoDropout())
         for module in model.modules():
             if isinstance(module, _DropoutNd):
                 module.training = False
@@ -75,7 +74,7 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def repeatable(model: nn.Module, seed: int = 0) -> Iterator[None]:
-    """Within the block what a forward pass draws depends on the seed alone, and its buffers are put back afterwards.
+    """Within the block functional dropout is off, what a forward pass draws depends on the seed alone, and its buffers are put back afterwards.
 
     Without it spectral normalisation, which moves its buffers at every pass, or stochastic depth would make each
     product one of another matrix.
@@ -83,7 +82,8 @@ def repeatable(model: nn.Module, seed: int = 0) -> Iterator[None]:
     kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     torch.manual_seed(seed)
     try:
-        yield
+        with _NoDropout():
+            yield
     finally:
         for buffer, value in kept:
             buffer.data.copy_(value)  # through .data: the graph may have saved the buffer
@@ -104,7 +104,7 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
         if kinds & {"DTensor", "FlatParameter"} or hasattr(parameter, "_sharded_size"):
             raise ValueError(
                 f"{name}: expected a whole parameter, got one sharded over processes (FSDP); second derivatives need "
-                "whole tensors: measure the module before it is wrapped, or gather its full state dict into a plain copy"
+                "whole tensors: measure the module before it is wrapped, or gather its state into a plain copy"
             )
     found = [p for p in model.parameters() if p.requires_grad]
     if not found:

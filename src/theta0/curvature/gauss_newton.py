@@ -6,7 +6,7 @@ eigenvalues of the much smaller Sᵀ J Jᵀ S, which acts on the outputs of all 
 furusho2020thesis §2.4).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,7 @@ class Linearised:
     """A batch's network at θ.
 
     Attributes:
+        value: the loss.
         loss: H, and the outputs at which it is taken.
         parameters: θ.
         dummies: w, zeros.
@@ -30,6 +31,7 @@ class Linearised:
         share: the batch's share of all samples.
     """
 
+    value: Tensor
     loss: LossCurvature
     parameters: Sequence[nn.Parameter]
     dummies: Outputs
@@ -49,7 +51,7 @@ def linearised(problem: Problem, batch: Batch) -> Linearised:
     transposed = differentiated(
         lambda: torch.autograd.grad(curved.outputs, problem.parameters, dummies, create_graph=True, allow_unused=True)
     )
-    return Linearised(curved, problem.parameters, dummies, transposed, problem.share(batch))
+    return Linearised(value, curved, problem.parameters, dummies, transposed, problem.share(batch))
 
 
 def pulled(one: Linearised, w: Outputs) -> Float[Tensor, " n"]:
@@ -102,9 +104,8 @@ def _in_function_space(problem: Problem, held: Sequence[Linearised], passes: flo
     root = None if inverse is None else inverse.sqrt()
 
     def to_parameters(z: Tensor) -> Tensor:
-        parts = zip(held, z.split(sizes), strict=True)
-        total = sum(pulled(one, (_scaled(one, part, one.loss.factor),)) for one, part in parts)
-        assert isinstance(total, Tensor)  # there is at least one batch
+        parts = zip(held, torch.split(z, sizes), strict=True)
+        total = torch.stack([pulled(one, (_scaled(one, part, one.loss.factor),)) for one, part in parts]).sum(0)
         return total if root is None else total * root
 
     def from_parameters(u: Tensor) -> Tensor:
@@ -118,6 +119,7 @@ def _in_function_space(problem: Problem, held: Sequence[Linearised], passes: flo
         lambda z: differentiated(lambda: from_parameters(to_parameters(z))),
         to_parameters,
         from_parameters,
+        lambda: _gradient(held) if root is None else _gradient(held) * root,
         False,
         True,
         problem.parameters[0].dtype,
@@ -125,13 +127,15 @@ def _in_function_space(problem: Problem, held: Sequence[Linearised], passes: flo
         passes,
         passes * 4 / 3,
         passes * 2 / 3,
+        passes * 2 / 3,
     )
 
 
 def _scaled(one: Linearised, z: Tensor, factor: Callable[[Tensor], Tensor] | None) -> Tensor:
     assert factor is not None  # the caller has looked
     output = one.dummies[0]
-    return factor(z.view(output.shape).to(torch.promote_types(output.dtype, torch.float32))) * one.share**0.5
+    scaled: Tensor = factor(z.view(output.shape).to(torch.promote_types(output.dtype, torch.float32))) * one.share**0.5
+    return scaled
 
 
 def _in_parameter_space(
@@ -146,4 +150,21 @@ def _in_parameter_space(
         return total
 
     known = closed_form(problem.loss) is not None
-    return over_parameters(problem, multiply, semidefinite=known, setup=setup, product=product)
+    return over_parameters(
+        problem,
+        multiply,
+        lambda: _gradient(graphs()),
+        semidefinite=known,
+        setup=setup,
+        product=product,
+        gradient_cost=len(problem.batches) * (2 / 3 if setup else 5 / 3),
+    )
+
+
+def _gradient(graphs: Iterable[Linearised]) -> Tensor:
+    parts = [
+        flat(torch.autograd.grad(one.value, one.parameters, retain_graph=True, allow_unused=True), one.parameters)
+        * one.share
+        for one in graphs
+    ]
+    return torch.stack(parts).sum(0)

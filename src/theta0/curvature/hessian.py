@@ -37,7 +37,20 @@ def hessian(problem: Problem, recompute: bool) -> Curvature:
         return total
 
     setup, product = (0.0, passes * 3) if recompute else (passes, passes * 2)
-    return over_parameters(problem, multiply, semidefinite=False, setup=setup, product=product)
+
+    def gradient() -> Tensor:
+        graphs = held if held is not None else [_gradient(problem, b) for b in problem.batches]
+        return torch.stack([flat(found, problem.parameters).detach() * share for found, share in graphs]).sum(0)
+
+    return over_parameters(
+        problem,
+        multiply,
+        gradient,
+        semidefinite=False,
+        setup=setup,
+        product=product,
+        gradient_cost=passes if recompute else 0.0,
+    )
 
 
 def _gradient(problem: Problem, batch: Batch) -> _Gradient:

@@ -26,6 +26,7 @@ class Curvature:
         multiply: v ↦ A v.
         to_parameters: from an eigenvector to the direction in parameter space (flat, in the order of `parameters()`).
         from_parameters: the other way, for warm starts.
+        gradient: the gradient of the mean loss, flat: a start that leans towards the top eigenvectors.
         in_parameters: whether A acts on parameters themselves.
         semidefinite: whether A has no negative eigenvalue by construction.
         precision: the dtype in which products are rounded.
@@ -33,6 +34,7 @@ class Curvature:
         setup: cost of building the graph, in gradients.
         product: cost of a product.
         conversion: cost of `to_parameters` or `from_parameters`.
+        gradient_cost: cost of `gradient`.
     """
 
     matrix: Matrix
@@ -40,6 +42,7 @@ class Curvature:
     multiply: Callable[[Tensor], Tensor]
     to_parameters: Callable[[Tensor], Tensor]
     from_parameters: Callable[[Tensor], Tensor]
+    gradient: Callable[[], Tensor]
     in_parameters: bool
     semidefinite: bool
     precision: torch.dtype
@@ -47,6 +50,7 @@ class Curvature:
     setup: float
     product: float
     conversion: float
+    gradient_cost: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +103,14 @@ class Problem:
 
 
 def over_parameters(
-    problem: Problem, multiply: Callable[[Tensor], Tensor], *, semidefinite: bool, setup: float, product: float
+    problem: Problem,
+    multiply: Callable[[Tensor], Tensor],
+    gradient: Callable[[], Tensor],
+    *,
+    semidefinite: bool,
+    setup: float,
+    product: float,
+    gradient_cost: float,
 ) -> Curvature:
     """P^(-1/2) A P^(-1/2) in parameter space.
 
@@ -115,6 +126,7 @@ def over_parameters(
         lambda v: differentiated(lambda: multiply(v) if root is None else multiply(v * root).mul_(root)),
         lambda v: v,
         lambda v: v,
+        lambda: gradient() if root is None else gradient() * root,
         True,
         semidefinite,
         first.dtype,
@@ -122,6 +134,7 @@ def over_parameters(
         setup,
         product,
         0.0,
+        gradient_cost,
     )
 
 
@@ -163,5 +176,5 @@ def split(v: Float[Tensor, " n"], parameters: Sequence[nn.Parameter]) -> list[Te
     Returns:
         Views, where the dtypes agree.
     """
-    parts = v.split([p.numel() for p in parameters])
+    parts = torch.split(v, [p.numel() for p in parameters])
     return [part.view(p.shape).to(p.dtype) for part, p in zip(parts, parameters, strict=True)]

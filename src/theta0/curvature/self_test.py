@@ -16,7 +16,7 @@ from theta0.curvature.problem import Curvature, Problem, flat, split
 
 ASYMMETRY = 1e-3
 DIFFERENCE = 1e-2
-_STEP = 1e-5  # of the parameters' norm: a third of the digits of float64, the best for central differences
+_STEP = 1e-7  # of the parameters' norm: short, so that hardly a ReLU of 10⁵ switches, and 1e-9 of rounding
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _by_differences(problem: Problem, direction: Float[Tensor, " n"]) -> float:
         parameters=trained_parameters(model),
         inverse=None,
     )
-    size = max(float(flat(copied.parameters, copied.parameters).norm()), 1.0)
+    size = max(float(flat(copied.parameters, copied.parameters).detach().norm()), 1.0)
     step = _STEP * size / float(direction.norm())
     form = _hessian_form if problem.matrix == "hessian" else _gauss_newton_form
     with twice_differentiable(model):
@@ -101,7 +101,7 @@ def _hessian_form(problem: Problem, batch: Batch, direction: Tensor, step: float
     def slope() -> float:
         value, _ = problem.forward(batch)
         found = torch.autograd.grad(value, problem.parameters, allow_unused=True)
-        return float(flat(found, problem.parameters) @ direction)
+        return float((flat(found, problem.parameters) @ direction).detach())
 
     with _moved(problem, direction, step):
         ahead = slope()

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theta0._batches import Batch, materialised, ready, unwrapped
+from theta0._batches import materialised, ready, unwrapped
 from theta0._losses import Loss, checked
 from theta0._randomness import Randomness, streams
 from theta0.curvature.forward_conditions import in_single_precision
-from theta0.curvature.lanczos import Ritz, lanczos, products_for
+from theta0.curvature.lanczos import lanczos, products_for
 from theta0.curvature.problem import Curvature, Matrix
 from theta0.curvature.products import curvature_products
 from theta0.curvature.self_test import SelfTest, self_test
@@ -90,9 +90,10 @@ def top_eigenvalue(
     the parameters that require a gradient, of the mean over batches (by their sizes) of the loss as given. The model
     is left as it was. Batch normalisation stays in the mode in which it is found, dropout is off.
 
-    The iteration starts at random and stops when the residual ‖Au - θu‖ is below `tolerance`·θ and the error of θ that
-    follows from it below a tenth of that. An exactly repeated eigenvalue is found once for each time that Lanczos'
-    space is exhausted, so for k > 1 copies may be missing.
+    The iteration starts at the gradient, which leans towards the top eigenvectors, plus a random direction of the
+    same length, and stops when the residual ‖Au - θu‖ is below a third of `tolerance`·θ. Of two eigenvalues closer than
+    about the tolerance either may be reported; a smaller one tells them apart. An exactly repeated eigenvalue may be
+    found once only, which matters for k > 1.
 
     Args:
         model: the network.
@@ -142,7 +143,7 @@ def top_eigenvalue(
 
         ritz = lanczos(
             curvature.multiply,
-            fresh() if given is None else _warm(given, curvature, fresh()),
+            _start(curvature, given, fresh(), isotropic=certificate is not None),
             fresh,
             wanted=min(k, curvature.size),
             tolerance=tolerance,
@@ -151,7 +152,9 @@ def top_eigenvalue(
             precision=curvature.precision,
         )
         vector = curvature.to_parameters(ritz.vector)
-        cost = _cost(curvature, ritz, data, warm=given is not None, tested=check)
+        cost = curvature.setup + ritz.products * curvature.product + curvature.conversion
+        cost += 0.0 if certificate else curvature.conversion + (curvature.gradient_cost if given is None else 0.0)
+        cost += (3 * curvature.product + 2 * len(data)) if check else 0.0  # in float64: two or three passes
     return TopEigenvalue(
         ritz.values[0],
         ritz.values,
@@ -166,24 +169,29 @@ def top_eigenvalue(
     )
 
 
-def _cost(curvature: Curvature, ritz: Ritz, data: list[Batch], *, warm: bool, tested: bool) -> float:
-    conversions = curvature.conversion * (1 + warm)
-    # Two products, one form and, in float64, two or three passes with or without their backward.
-    testing = (3 * curvature.product + 2 * len(data)) if tested else 0.0
-    return curvature.setup + ritz.products * curvature.product + conversions + testing
+def _start(curvature: Curvature, given: Tensor | None, random: Tensor, *, isotropic: bool) -> Tensor:
+    """An isotropic start is what the certificate's theorem asks for."""
+    random = random / random.norm()
+    if isotropic:
+        return random
+    if given is not None:
+        return _unit(_fitting(given, curvature)) + _FRESH * random
+    return _unit(curvature.from_parameters(curvature.gradient()).to(random)) + random
 
 
-def _warm(given: Tensor, curvature: Curvature, random: Tensor) -> Tensor:
+def _unit(v: Tensor) -> Tensor:
+    norm = v.norm()
+    return v / norm if norm > 0 and bool(torch.isfinite(norm)) else torch.zeros_like(v)
+
+
+def _fitting(given: Tensor, curvature: Curvature) -> Tensor:
     try:
-        vector = curvature.from_parameters(given.to(curvature.vectors.device))
+        vector = curvature.from_parameters(given.to(curvature.vectors.device)).to(curvature.vectors)
     except (RuntimeError, ValueError) as error:
         raise ValueError(_other_parameters(given)) from error
-    vector = vector.to(curvature.vectors)
-    if vector.shape != random.shape or not bool(torch.isfinite(vector).all()):
+    if vector.numel() != curvature.size:
         raise ValueError(_other_parameters(given))
-    norm = vector.norm()
-    warm = vector / norm if norm > 0 else vector
-    return warm + _FRESH * random / random.norm()
+    return vector
 
 
 def _other_parameters(given: Tensor) -> str:
