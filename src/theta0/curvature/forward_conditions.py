@@ -74,7 +74,7 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def repeatable(model: nn.Module, seed: int = 0) -> Iterator[None]:
-    """Within the block functional dropout is off, what a forward pass draws depends on the seed alone, and its buffers are put back afterwards.
+    """Within the block functional dropout is off, and draws depend on the seed alone; buffers are put back afterwards.
 
     Without it spectral normalisation, which moves its buffers at every pass, or stochastic depth would make each
     product one of another matrix.
