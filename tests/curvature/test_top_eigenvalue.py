@@ -2,9 +2,9 @@
 
 import math
 
+import curvature_cases as dense
 import pytest
 import torch
-import curvature_cases as dense
 from torch import nn
 from torch.nn import functional as F
 
