@@ -12,6 +12,8 @@ Problem = tuple[nn.Module, list[tuple[Tensor, Tensor]], str]
 
 
 class Residual(nn.Module):
+    """x + two convolutions with batch normalisation."""
+
     def __init__(self, width: int):
         super().__init__()
         self.inner = nn.Sequential(
@@ -23,6 +25,7 @@ class Residual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Images to images."""
         return torch.relu(x + self.inner(x))
 
 
@@ -39,6 +42,7 @@ class Characters(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length))
 
     def forward(self, text: Tensor) -> Tensor:
+        """Character codes to logits."""
         hidden = self.body(self.embedding(text) + self.position, mask=self.mask)
         return self.head(hidden).transpose(1, 2)
 
