@@ -95,8 +95,12 @@ CASES = {
         "twice differentiable",
     ),
     "once differentiable network": (
+        lambda: top_eigenvalue(Apply(Once.apply), [(X, Y)], "cross_entropy"),
+        "wrong double backward",
+    ),
+    "once differentiable network, hessian": (
         lambda: top_eigenvalue(Apply(Once.apply), [(X, Y)], "cross_entropy", matrix="hessian"),
-        "differentiated twice",
+        "wrong double backward",
     ),
     "root of a mean": (
         lambda: top_eigenvalue(linear(), [(X, torch.ones(8, 2))], lambda f, t: F.mse_loss(f, t).sqrt()),

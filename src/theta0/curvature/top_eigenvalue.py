@@ -18,6 +18,7 @@ from theta0.curvature.products import curvature_products
 from theta0.curvature.self_test import SelfTest, self_test
 
 _LEAST_COLD, _LEAST_WARM = 4, 2
+_RANDOM = 0.9  # share of a random direction in a cold start; not 1, which could cancel in one dimension
 _FRESH = 0.1  # share of a random direction in a warm start, so that a new top eigenvector can be found
 
 
@@ -90,8 +91,8 @@ def top_eigenvalue(
     the parameters that require a gradient, of the mean over batches (by their sizes) of the loss as given. The model
     is left as it was. Batch normalisation stays in the mode in which it is found, dropout is off.
 
-    The iteration starts at the gradient, which leans towards the top eigenvectors, plus a random direction of the
-    same length, and stops when the residual ‖Au - θu‖ is below a third of `tolerance`·θ. Of two eigenvalues closer than
+    The iteration starts at the gradient, which leans towards the top eigenvectors, plus a random direction of about
+    the same length, and stops when the residual ‖Au - θu‖ is below a third of `tolerance`·θ. Of two eigenvalues closer than
     about the tolerance either may be reported; a smaller one tells them apart. An exactly repeated eigenvalue may be
     found once only, which matters for k > 1.
 
@@ -148,7 +149,7 @@ def top_eigenvalue(
             wanted=min(k, curvature.size),
             tolerance=tolerance,
             least=least,
-            most=max(max_products, least),
+            most=max_products if certificate is None else max(max_products, certificate.products),
             precision=curvature.precision,
         )
         vector = curvature.to_parameters(ritz.vector)
@@ -176,7 +177,7 @@ def _start(curvature: Curvature, given: Tensor | None, random: Tensor, *, isotro
         return random
     if given is not None:
         return _unit(_fitting(given, curvature)) + _FRESH * random
-    return _unit(curvature.from_parameters(curvature.gradient()).to(random)) + random
+    return _unit(curvature.from_parameters(curvature.gradient()).to(random)) + _RANDOM * random
 
 
 def _unit(v: Tensor) -> Tensor:
