@@ -96,11 +96,11 @@ CASES = {
     ),
     "once differentiable network": (
         lambda: top_eigenvalue(Apply(Once.apply), [(X, Y)], "cross_entropy"),
-        "wrong double backward",
+        "once_differentiable",
     ),
     "once differentiable network, hessian": (
         lambda: top_eigenvalue(Apply(Once.apply), [(X, Y)], "cross_entropy", matrix="hessian"),
-        "wrong double backward",
+        "once_differentiable",
     ),
     "root of a mean": (
         lambda: top_eigenvalue(linear(), [(X, torch.ones(8, 2))], lambda f, t: F.mse_loss(f, t).sqrt()),

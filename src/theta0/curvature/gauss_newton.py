@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from theta0._batches import Batch
 from theta0.curvature.loss_curvature import LossCurvature, Outputs, closed_form, loss_curvature
-from theta0.curvature.problem import Curvature, Problem, differentiated, flat, over_parameters, split
+from theta0.curvature.problem import (
+    Curvature,
+    Problem,
+    differentiated,
+    flat,
+    over_parameters,
+    require_sound_graph,
+    split,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +59,7 @@ def linearised(problem: Problem, batch: Batch) -> Linearised:
     transposed = differentiated(
         lambda: torch.autograd.grad(curved.outputs, problem.parameters, dummies, create_graph=True, allow_unused=True)
     )
+    require_sound_graph(transposed)
     return Linearised(value, curved, problem.parameters, dummies, transposed, problem.share(batch))
 
 

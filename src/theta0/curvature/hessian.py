@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from theta0._batches import Batch
-from theta0.curvature.problem import Curvature, Problem, differentiated, flat, over_parameters, split
+from theta0.curvature.problem import (
+    Curvature,
+    Problem,
+    differentiated,
+    flat,
+    over_parameters,
+    require_sound_graph,
+    split,
+)
 
 _Gradient = tuple[Sequence[Tensor | None], float]
 
@@ -60,23 +68,6 @@ def _gradient(problem: Problem, batch: Batch) -> _Gradient:
             f"batch {batch.number}: expected a loss that depends on the trained parameters, got one that does not; "
             "does forward() detach its outputs?"
         )
-    _require_no_weight_norm(value)
     found = differentiated(lambda: torch.autograd.grad(value, problem.parameters, create_graph=True, allow_unused=True))
+    require_sound_graph(found, twice=True)
     return found, problem.share(batch)
-
-
-def _require_no_weight_norm(value: Tensor) -> None:
-    """Fused weight norm of torch has a wrong double backward (it fails `gradgradcheck` on the CPU)."""
-    seen, waiting = set(), [value.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if "WeightNorm" in node.name():
-            raise ValueError(
-                "model: expected operations whose double backward is right, got torch's weight_norm, whose is wrong; "
-                "use matrix='ggn', which does not need it, or remove the parametrization first "
-                "(torch.nn.utils.parametrize.remove_parametrizations)"
-            )
-        waiting.extend(following for following, _ in node.next_functions)

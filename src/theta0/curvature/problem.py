@@ -160,6 +160,39 @@ def differentiated(function: Callable[[], T]) -> T:
         ) from error
 
 
+def require_sound_graph(tensors: Sequence[Tensor | None], *, twice: bool = False) -> None:
+    """Look through the graph of first derivatives for operations whose derivative is missing or known to be wrong.
+
+    Torch leaves out, silently, what flows through a once-differentiable operation when the path asked for does not
+    begin there; and its fused weight norm has a wrong double backward on the CPU (it fails `gradgradcheck`).
+
+    Args:
+        tensors: the first derivatives.
+        twice: whether they will be differentiated with respect to the parameters too.
+
+    Raises:
+        ValueError: if there is one.
+    """
+    waiting, seen = [t.grad_fn for t in tensors if t is not None], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "torch::autograd::Error":
+            raise ValueError(
+                "model: expected operations that can be differentiated twice, got one marked once_differentiable; write "
+                "its backward pass in torch operations"
+            )
+        if twice and "WeightNorm" in node.name():
+            raise ValueError(
+                "model: expected operations whose double backward is right, got torch's weight_norm, whose is wrong; "
+                "use matrix='ggn', which does not need it, or remove the parametrization first "
+                "(torch.nn.utils.parametrize.remove_parametrizations)"
+            )
+        waiting.extend(following for following, _ in node.next_functions)
+
+
 def flat(parts: Sequence[Tensor | None], parameters: Sequence[nn.Parameter]) -> Float[Tensor, " n"]:
     """One vector over all parameters; None counts as zeros.
 

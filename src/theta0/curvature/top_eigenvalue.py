@@ -91,8 +91,8 @@ def top_eigenvalue(
     the parameters that require a gradient, of the mean over batches (by their sizes) of the loss as given. The model
     is left as it was. Batch normalisation stays in the mode in which it is found, dropout is off.
 
-    The iteration starts at the gradient, which leans towards the top eigenvectors, plus a random direction of about
-    the same length, and stops when the residual ‖Au - θu‖ is below a third of `tolerance`·θ. Of two eigenvalues closer than
+    The iteration starts at the gradient, which leans towards the top eigenvectors, plus a random direction of about the
+    same length, and stops when the residual ‖Au - θu‖ is below a third of `tolerance`·θ. Of two eigenvalues closer than
     about the tolerance either may be reported; a smaller one tells them apart. An exactly repeated eigenvalue may be
     found once only, which matters for k > 1.
 
