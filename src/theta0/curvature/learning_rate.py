@@ -88,7 +88,8 @@ def suggest_learning_rate(
     check it, and halve it while the loss grows. The model is left as it was.
 
     Adaptive optimizers divide by P = √v̂ + ε. v̂ is the mean of squared gradients over the batches (a single batch is
-    cut into four), with the bias correction that the optimizer applies; λ is that of P^(-1/2) A P^(-1/2).
+    cut into four): Adam's bias-corrected second moment at the start, and what RMSprop's, which is not corrected, comes
+    to after 1/(1-α) steps. λ is that of P^(-1/2) A P^(-1/2).
 
     Args:
         model: the network.
@@ -204,10 +205,7 @@ def _inverse_preconditioner(
             value, _ = loss_of(model, part, loss)
             found = torch.autograd.grad(value, parameters, allow_unused=True)
             squares.append(flat(found, parameters).square())
-    moment = torch.stack(squares).mean(0)
-    if settings.optimizer == "rmsprop":  # no bias correction: v starts at zero
-        moment = moment * (1 - settings.alpha ** len(parts))
-    return 1 / (moment.sqrt() + settings.eps), len(parts) / cuts
+    return 1 / (torch.stack(squares).mean(0).sqrt() + settings.eps), len(parts) / cuts
 
 
 def _checked_by_training(

@@ -181,8 +181,8 @@ def require_sound_graph(tensors: Sequence[Tensor | None], *, twice: bool = False
         seen.add(node)
         if node.name() == "torch::autograd::Error":
             raise ValueError(
-                "model: expected operations that can be differentiated twice, got one marked once_differentiable; write "
-                "its backward pass in torch operations"
+                "model: expected operations that can be differentiated twice, got one marked once_differentiable; "
+                "write its backward pass in torch operations"
             )
         if twice and "WeightNorm" in node.name():
             raise ValueError(
