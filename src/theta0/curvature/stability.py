@@ -56,9 +56,9 @@ def largest_rate(settings: Settings, top: float) -> float:
 def start_share(settings: Settings, matrix: str) -> float:
     """The share of the bound to start with.
 
-    A half for gradient descent (1/λ, the fastest on the quadratic) and RMSprop. With heavy ball (1-β)/2, that is
-    (1-β²)/λ: near the bound it oscillates for 1/(1-β) steps while the curvature grows. Adam an eighth. The last two are
-    not theory but what `benchmarks/bench_rates.py` found on five problems.
+    A half for gradient descent (1/λ, the fastest on the quadratic) and RMSprop. With momentum 1-β, a half at most: near
+    the bound it oscillates for 1/(1-β) steps while the curvature grows. Adam an eighth. The last two are not theory but
+    what `benchmarks/bench_rates.py` found on five problems.
 
     With the Gauss-Newton matrix the first two are halved: it leaves out the network's own curvature, and λ at the start
     was up to 2.5 times smaller than the Hessian's.
@@ -69,8 +69,7 @@ def start_share(settings: Settings, matrix: str) -> float:
     if settings.optimizer in ("adam", "adamw"):
         return 1 / 8
     if settings.optimizer == "momentum":
-        oscillation = 1 + 2 * settings.momentum if settings.nesterov else 1
-        return (1 - settings.momentum) / 2 * oscillation * (1 if matrix == "hessian" else 1 / 2)
+        return min(1 / 2, 1 - settings.momentum) * (1 if matrix == "hessian" else 1 / 2)
     return 1 / 2 if settings.optimizer == "rmsprop" or matrix == "hessian" else 1 / 4
 
 
