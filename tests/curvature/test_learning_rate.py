@@ -92,6 +92,9 @@ def test_the_suggestion_trains_and_the_model_is_left(name, optimizer):
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert found.value < found.bound
     assert found.spread[0] <= found.spread[1] == found.top_eigenvalue
+    for module in model.modules():  # dropout's noise (here on labels that are noise too) is not in the curvature
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
     stepped = stepper(Settings(optimizer), model.parameters(), found.value)
     losses = []
     torch.manual_seed(0)
