@@ -1,6 +1,6 @@
 """The largest eigenvalue of a loss's curvature at the parameters as they are."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from theta0._losses import Loss, checked
 from theta0._randomness import Randomness, streams
 from theta0.curvature.forward_conditions import in_single_precision
 from theta0.curvature.lanczos import lanczos, products_for
-from theta0.curvature.problem import Curvature, Matrix
+from theta0.curvature.problem import Curvature, Matrix, Problem
 from theta0.curvature.products import curvature_products
 from theta0.curvature.self_test import SelfTest, self_test
 
@@ -124,7 +124,6 @@ def top_eigenvalue(
     data = materialised(batches, unwrapped(model), max_batches=max_batches)
     inner, data = in_single_precision(ready(unwrapped(model), data[0]), data)
     stream = streams(generator)
-    given = start.vector if isinstance(start, TopEigenvalue) else start
     with curvature_products(
         inner,
         data,
@@ -134,35 +133,61 @@ def top_eigenvalue(
         inverse_preconditioner=inverse_preconditioner,
         seed=int(torch.randint(2**31, (), generator=stream("forward"))),
     ) as (curvature, problem):
-        test = self_test(curvature, problem, stream("test")) if check else None
-        least, certificate = _least(curvature, certify, given)
-        draws = stream("start")
-
-        def fresh() -> Tensor:
-            drawn = torch.randn(curvature.size, generator=draws, dtype=torch.float64)
-            return drawn.to(curvature.vectors)
-
-        ritz = lanczos(
-            curvature.multiply,
-            _start(curvature, given, fresh(), isotropic=certificate is not None),
-            fresh,
-            wanted=min(k, curvature.size),
+        return _iterated(
+            curvature,
+            problem,
+            start.vector if isinstance(start, TopEigenvalue) else start,
+            stream,
+            certify=certify,
+            check=check,
+            wanted=k,
             tolerance=tolerance,
-            least=least,
-            most=max_products if certificate is None else max(max_products, certificate.products),
-            precision=curvature.precision,
+            max_products=max_products,
         )
-        vector = curvature.to_parameters(ritz.vector)
-        cost = curvature.setup + ritz.products * curvature.product + curvature.conversion
-        cost += 0.0 if certificate else curvature.conversion + (curvature.gradient_cost if given is None else 0.0)
-        cost += (3 * curvature.product + 2 * len(data)) if check else 0.0  # in float64: two or three passes
+
+
+def _iterated(
+    curvature: Curvature,
+    problem: Problem,
+    given: Tensor | None,
+    stream: Callable[[str], torch.Generator],
+    *,
+    certify: tuple[float, float] | None,
+    check: bool,
+    wanted: int,
+    tolerance: float,
+    max_products: int,
+) -> TopEigenvalue:
+    """Lanczos within the block in which the products are valid."""
+    test = self_test(curvature, problem, stream("test")) if check else None
+    least, certificate = _least(curvature, certify, given)
+    draws = stream("start")
+
+    def fresh() -> Tensor:
+        drawn = torch.randn(curvature.size, generator=draws, dtype=torch.float64)
+        return drawn.to(curvature.vectors)
+
+    ritz = lanczos(
+        curvature.multiply,
+        _start(curvature, given, fresh(), isotropic=certificate is not None),
+        fresh,
+        wanted=min(wanted, curvature.size),
+        tolerance=tolerance,
+        least=least,
+        most=max_products if certificate is None else max(max_products, certificate.products),
+        precision=curvature.precision,
+    )
+    vector = curvature.to_parameters(ritz.vector)
+    cost = curvature.setup + ritz.products * curvature.product + curvature.conversion
+    cost += 0.0 if certificate else curvature.conversion + (curvature.gradient_cost if given is None else 0.0)
+    cost += (3 * curvature.product + 2 * len(problem.batches)) if check else 0.0  # in float64: two or three passes
     return TopEigenvalue(
         ritz.values[0],
         ritz.values,
         max(r / max(abs(v), 1e-300) for v, r in zip(ritz.values, ritz.residuals, strict=True)),
         ritz.products,
         cost,
-        matrix,
+        curvature.matrix,
         ritz.converged,
         certificate,
         (vector / vector.norm()).detach(),
