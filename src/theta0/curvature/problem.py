@@ -1,0 +1,213 @@
+"""What a curvature is taken of, and the matrix known by its products that comes out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from theta0._batches import Batch
+from theta0._losses import Loss, loss_of
+from theta0.curvature.forward_conditions import repeatable
+
+Matrix = Literal["ggn", "fisher", "hessian"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Curvature:
+    """A symmetric matrix A, known by its products; its nonzero eigenvalues are those of the curvature.
+
+    Attributes:
+        matrix: which.
+        size: its number of rows: outputs of all samples, or parameters.
+        multiply: v ↦ A v.
+        to_parameters: from an eigenvector to the direction in parameter space (flat, in the order of `parameters()`).
+        from_parameters: the other way, for warm starts.
+        gradient: the gradient of the mean loss, flat: a start that leans towards the top eigenvectors.
+        in_parameters: whether A acts on parameters themselves.
+        semidefinite: whether A has no negative eigenvalue by construction.
+        precision: the dtype in which products are rounded.
+        vectors: an empty tensor of the vectors' dtype and device.
+        setup: cost of building the graph, in gradients.
+        product: cost of a product.
+        conversion: cost of `to_parameters` or `from_parameters`.
+        gradient_cost: cost of `gradient`.
+    """
+
+    matrix: Matrix
+    size: int
+    multiply: Callable[[Tensor], Tensor]
+    to_parameters: Callable[[Tensor], Tensor]
+    from_parameters: Callable[[Tensor], Tensor]
+    gradient: Callable[[], Tensor]
+    in_parameters: bool
+    semidefinite: bool
+    precision: torch.dtype
+    vectors: Tensor
+    setup: float
+    product: float
+    conversion: float
+    gradient_cost: float
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A network, its data and its loss.
+
+    Attributes:
+        model: the network.
+        batches: the data.
+        loss: a name, a callable, or None.
+        matrix: which curvature.
+        parameters: over which it is taken.
+        seed: of what the forward pass draws.
+        inverse: the diagonal of P⁻¹; None is the identity.
+    """
+
+    model: nn.Module
+    batches: Sequence[Batch]
+    loss: Loss
+    matrix: Matrix
+    parameters: list[nn.Parameter]
+    seed: int = 0
+    inverse: Float[Tensor, " n"] | None = None
+
+    def share(self, batch: Batch) -> float:
+        """A batch's weight in the mean.
+
+        Returns:
+            Its share of all samples.
+        """
+        return batch.size / sum(b.size for b in self.batches)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Any]:
+        """One forward pass, the same each time.
+
+        Returns:
+            The loss and what the model returned.
+
+        Raises:
+            ValueError: if the loss is not finite.
+        """
+        with repeatable(self.model, self.seed + batch.number):
+            value, outputs = loss_of(self.model, batch, self.loss)
+        if not torch.isfinite(value):
+            raise ValueError(
+                f"batch {batch.number}: expected a finite loss, got {float(value.detach()):g}; a start that is not "
+                "finite has no curvature, and theta0.diagnose says where it breaks"
+            )
+        return value, outputs
+
+
+def over_parameters(
+    problem: Problem,
+    multiply: Callable[[Tensor], Tensor],
+    gradient: Callable[[], Tensor],
+    *,
+    semidefinite: bool,
+    setup: float,
+    product: float,
+    gradient_cost: float,
+) -> Curvature:
+    """P^(-1/2) A P^(-1/2) in parameter space.
+
+    Returns:
+        The matrix.
+    """
+    parameters = problem.parameters
+    root = None if problem.inverse is None else problem.inverse.sqrt()
+    first = parameters[0]
+    return Curvature(
+        problem.matrix,
+        sum(p.numel() for p in parameters),
+        lambda v: differentiated(lambda: multiply(v) if root is None else multiply(v * root).mul_(root)),
+        lambda v: v,
+        lambda v: v,
+        lambda: gradient() if root is None else gradient() * root,
+        True,
+        semidefinite,
+        first.dtype,
+        torch.zeros(0, dtype=first.dtype, device=first.device),
+        setup,
+        product,
+        0.0,
+        gradient_cost,
+    )
+
+
+def differentiated(function: Callable[[], T]) -> T:
+    """Call a function that differentiates the network, and say what is wrong where it cannot be.
+
+    Returns:
+        What it returns.
+
+    Raises:
+        ValueError: if torch refuses.
+        torch.OutOfMemoryError: if the graph does not fit.
+    """
+    try:
+        return function()
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"model: expected operations that can be differentiated twice, got one that cannot ({reason}); replace "
+            "fused or once-differentiable kernels, and reentrant checkpointing, while the curvature is measured"
+        ) from error
+
+
+def require_sound_graph(tensors: Sequence[Tensor | None], *, twice: bool = False) -> None:
+    """Look through the graph of first derivatives for operations whose derivative is missing or known to be wrong.
+
+    Torch leaves out, silently, what flows through a once-differentiable operation when the path asked for does not
+    begin there; and its fused weight norm has a wrong double backward on the CPU (it fails `gradgradcheck`).
+
+    Args:
+        tensors: the first derivatives.
+        twice: whether they will be differentiated with respect to the parameters too.
+
+    Raises:
+        ValueError: if there is one.
+    """
+    waiting, seen = [t.grad_fn for t in tensors if t is not None], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "torch::autograd::Error":
+            raise ValueError(
+                "model: expected operations that can be differentiated twice, got one marked once_differentiable; "
+                "write its backward pass in torch operations"
+            )
+        if twice and "WeightNorm" in node.name():
+            raise ValueError(
+                "model: expected operations whose double backward is right, got torch's weight_norm, whose is wrong; "
+                "use matrix='ggn', which does not need it, or remove the parametrization first "
+                "(torch.nn.utils.parametrize.remove_parametrizations)"
+            )
+        waiting.extend(following for following, _ in node.next_functions)
+
+
+def flat(parts: Sequence[Tensor | None], parameters: Sequence[nn.Parameter]) -> Float[Tensor, " n"]:
+    """One vector over all parameters; None counts as zeros.
+
+    Returns:
+        A new vector.
+    """
+    pairs = zip(parts, parameters, strict=True)
+    return torch.cat([(torch.zeros_like(p) if part is None else part).flatten() for part, p in pairs])
+
+
+def split(v: Float[Tensor, " n"], parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """A vector over all parameters, cut into their shapes and dtypes.
+
+    Returns:
+        Views, where the dtypes agree.
+    """
+    parts = torch.split(v, [p.numel() for p in parameters])
+    return [part.view(p.shape).to(p.dtype) for part, p in zip(parts, parameters, strict=True)]

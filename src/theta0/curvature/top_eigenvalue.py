@@ -1,0 +1,256 @@
+"""The largest eigenvalue of a loss's curvature at the parameters as they are."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from theta0._batches import materialised, ready, unwrapped
+from theta0._losses import Loss, checked
+from theta0._randomness import Randomness, streams
+from theta0.curvature.forward_conditions import in_single_precision
+from theta0.curvature.lanczos import lanczos, products_for
+from theta0.curvature.problem import Curvature, Matrix, Problem
+from theta0.curvature.products import curvature_products
+from theta0.curvature.self_test import SelfTest, self_test
+
+_LEAST_COLD, _LEAST_WARM = 4, 2
+_RANDOM = 0.9  # share of a random direction in a cold start; not 1, which could cancel in one dimension
+_FRESH = 0.1  # share of a random direction in a warm start, so that a new top eigenvector can be found
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """With probability at least 1 - δ over the random start, λ_max ≤ value / (1 - ε).
+
+    Attributes:
+        epsilon: ε.
+        delta: δ.
+        products: the number of products that the bound asks for; at least so many were taken.
+        size: the number of rows of the matrix.
+    """
+
+    epsilon: float
+    delta: float
+    products: int
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class TopEigenvalue:
+    """The largest eigenvalues of a curvature matrix.
+
+    Attributes:
+        value: the largest; Lanczos approaches it from below.
+        values: the k largest.
+        residual: ‖Au - θu‖/|θ| of the worst of them.
+        products: matrix-vector products taken.
+        cost: in gradients (forward and backward on the mean batch).
+        matrix: "ggn", "fisher" or "hessian".
+        converged: whether the residuals are below the tolerance; if not, the true value may be larger.
+        certificate: if one was asked for.
+        vector: the first eigenvector over the trained parameters, flat and of length 1; `start=` takes it.
+        test: the self-test, if one was asked for.
+    """
+
+    value: float
+    values: tuple[float, ...]
+    residual: float
+    products: int
+    cost: float
+    matrix: Matrix
+    converged: bool
+    certificate: Certificate | None
+    vector: Float[Tensor, " parameters"]
+    test: SelfTest | None = None
+
+
+def top_eigenvalue(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Loss = None,
+    *,
+    matrix: Matrix = "ggn",
+    k: int = 1,
+    tolerance: float = 1e-2,
+    certify: tuple[float, float] | None = None,
+    start: TopEigenvalue | Float[Tensor, " parameters"] | None = None,
+    max_products: int = 100,
+    max_batches: int | None = 4,
+    recompute: bool | None = None,
+    generator: Randomness = None,
+    check: bool = False,
+    inverse_preconditioner: Float[Tensor, " parameters"] | None = None,
+) -> TopEigenvalue:
+    """The largest eigenvalues of the Gauss-Newton, Fisher or Hessian matrix, by Lanczos' iteration.
+
+    Gradient descent on the loss is stable at learning rates below 2/λ_max (furusho2020thesis §2.4). Curvature is over
+    the parameters that require a gradient, of the mean over batches (by their sizes) of the loss as given. The model
+    is left as it was. Batch normalisation stays in the mode in which it is found, dropout is off.
+
+    The iteration starts at the gradient, which leans towards the top eigenvectors, plus a random direction of about the
+    same length, and stops when the residual ‖Au - θu‖ is below a third of `tolerance`·θ. Of two eigenvalues closer than
+    about the tolerance either may be reported; a smaller one tells them apart. An exactly repeated eigenvalue may be
+    found once only, which matters for k > 1.
+
+    Args:
+        model: the network.
+        batches: a DataLoader or re-iterable; at most `max_batches` are read.
+        loss: a name, a callable, or None where the model returns its loss.
+        matrix: "ggn", "fisher" (equal to it where the loss is a negative log-likelihood, else refused) or "hessian".
+            For an indefinite Hessian the largest eigenvalue is meant, not the largest magnitude.
+        k: how many eigenvalues.
+        tolerance: the relative residual.
+        certify: (ε, δ); then at least as many products are taken as guarantee a relative error of at most ε with
+            probability 1 - δ (Kuczyński and Woźniakowski, 1992), for "ggn" and "fisher" without `start`.
+        start: an earlier result, or its vector, for the same parameters; a tenth of a random direction is added.
+        max_products: stop after so many (a certificate may take more); see `TopEigenvalue.converged`.
+        max_batches: how many batches are read; None reads all.
+        recompute: build graphs anew in each product, which needs less memory and twice the cost.
+        generator: seeds the start.
+        check: test the products first (`self_test`), at the cost of about three more and a few gradients in float64.
+        inverse_preconditioner: the diagonal of P⁻¹ over the trained parameters: P^(-1/2) A P^(-1/2) is taken.
+
+    Returns:
+        The eigenvalues, with what was found about their accuracy and what they cost.
+
+    Raises:
+        ValueError: if an argument is wrong, the model or loss has no such curvature, or it is zero or not finite.
+    """
+    _require_sensible(k, tolerance, max_products, certify)
+    data = materialised(batches, unwrapped(model), max_batches=max_batches)
+    inner, data = in_single_precision(ready(unwrapped(model), data[0]), data)
+    stream = streams(generator)
+    with curvature_products(
+        inner,
+        data,
+        checked(loss),
+        matrix=matrix,
+        recompute=recompute,
+        inverse_preconditioner=inverse_preconditioner,
+        seed=int(torch.randint(2**31, (), generator=stream("forward"))),
+    ) as (curvature, problem):
+        return _iterated(
+            curvature,
+            problem,
+            start.vector if isinstance(start, TopEigenvalue) else start,
+            stream,
+            certify=certify,
+            check=check,
+            wanted=k,
+            tolerance=tolerance,
+            max_products=max_products,
+        )
+
+
+def _iterated(
+    curvature: Curvature,
+    problem: Problem,
+    given: Tensor | None,
+    stream: Callable[[str], torch.Generator],
+    *,
+    certify: tuple[float, float] | None,
+    check: bool,
+    wanted: int,
+    tolerance: float,
+    max_products: int,
+) -> TopEigenvalue:
+    """Lanczos within the block in which the products are valid."""
+    test = self_test(curvature, problem, stream("test")) if check else None
+    least, certificate = _least(curvature, certify, given)
+    draws = stream("start")
+
+    def fresh() -> Tensor:
+        drawn = torch.randn(curvature.size, generator=draws, dtype=torch.float64)
+        return drawn.to(curvature.vectors)
+
+    ritz = lanczos(
+        curvature.multiply,
+        _start(curvature, given, fresh(), isotropic=certificate is not None),
+        fresh,
+        wanted=min(wanted, curvature.size),
+        tolerance=tolerance,
+        least=least,
+        most=max_products if certificate is None else max(max_products, certificate.products),
+        precision=curvature.precision,
+    )
+    vector = curvature.to_parameters(ritz.vector)
+    cost = curvature.setup + ritz.products * curvature.product + curvature.conversion
+    cost += 0.0 if certificate else curvature.conversion + (curvature.gradient_cost if given is None else 0.0)
+    cost += (3 * curvature.product + 2 * len(problem.batches)) if check else 0.0  # in float64: two or three passes
+    return TopEigenvalue(
+        ritz.values[0],
+        ritz.values,
+        max(r / max(abs(v), 1e-300) for v, r in zip(ritz.values, ritz.residuals, strict=True)),
+        ritz.products,
+        cost,
+        curvature.matrix,
+        ritz.converged,
+        certificate,
+        (vector / vector.norm()).detach(),
+        test,
+    )
+
+
+def _start(curvature: Curvature, given: Tensor | None, random: Tensor, *, isotropic: bool) -> Tensor:
+    """An isotropic start is what the certificate's theorem asks for."""
+    random = random / random.norm()
+    if isotropic:
+        return random
+    if given is not None:
+        return _unit(_fitting(given, curvature)) + _FRESH * random
+    return _unit(curvature.from_parameters(curvature.gradient()).to(random)) + _RANDOM * random
+
+
+def _unit(v: Tensor) -> Tensor:
+    norm = v.norm()
+    return v / norm if norm > 0 and bool(torch.isfinite(norm)) else torch.zeros_like(v)
+
+
+def _fitting(given: Tensor, curvature: Curvature) -> Tensor:
+    try:
+        vector = curvature.from_parameters(given.to(curvature.vectors.device)).to(curvature.vectors)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(_other_parameters(given)) from error
+    if vector.numel() != curvature.size:
+        raise ValueError(_other_parameters(given))
+    return vector
+
+
+def _other_parameters(given: Tensor) -> str:
+    return (
+        f"start: expected the vector of an earlier result over the same trained parameters, got one of {given.numel()} "
+        "entries that does not fit; leave start out"
+    )
+
+
+def _least(
+    curvature: Curvature, certify: tuple[float, float] | None, start: Tensor | None
+) -> tuple[int, Certificate | None]:
+    cold = _LEAST_COLD if start is None else _LEAST_WARM
+    if certify is None:
+        return cold, None
+    if start is not None:
+        raise ValueError(
+            "certify: expected no start, since the guarantee is over a random one, got both; leave one out"
+        )
+    if not curvature.semidefinite:
+        raise ValueError(
+            f"certify: expected a matrix without negative eigenvalues, got matrix={curvature.matrix!r}; the guarantee "
+            "holds for 'ggn' and 'fisher' with 'cross_entropy', 'mse' or 'bce'"
+        )
+    epsilon, delta = certify
+    products = products_for(epsilon, delta, curvature.size)
+    return max(cold, products), Certificate(epsilon, delta, products, curvature.size)
+
+
+def _require_sensible(k: int, tolerance: float, max_products: int, certify: tuple[float, float] | None) -> None:
+    if k < 1 or max_products < 1:
+        raise ValueError(f"k and max_products: expected at least 1, got {k} and {max_products}")
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance: expected a relative residual between 0 and 1, got {tolerance}")
+    if certify is not None and not all(0 < part < 1 for part in certify):
+        raise ValueError(f"certify: expected (epsilon, delta), both between 0 and 1, got {certify}")
