@@ -30,7 +30,7 @@ from theta0.measurements import gradient_gram
 class Mean(nn.Module):
     """The mean over positions."""
 
-    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+    def forward(self, x: Tensor) -> Tensor:
         return x.mean(1)
 
 

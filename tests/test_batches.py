@@ -8,7 +8,8 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from cases import case, flat, normal
-from theta0._batches import Batch, device_of, held_out, main_output, materialised, outputs_of, ready, unwrapped
+from theta0._batches import Batch, held_out, materialised, ready
+from theta0._models import device_of, main_output, outputs_of, unwrapped
 from theta0.diagnosis import diagnose
 
 LINEAR = nn.Linear(6, 3)

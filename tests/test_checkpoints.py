@@ -9,8 +9,8 @@ from torch import nn
 from cases import CASES, case, mlp
 from states import state_of
 from theta0 import __version__
-from theta0._batches import unwrapped
 from theta0._checkpoints import plain_tensors, read_start, write_start
+from theta0._models import unwrapped
 
 
 @pytest.mark.parametrize("c", [c for c in CASES if c.name != "lazy"], ids=lambda c: c.name)

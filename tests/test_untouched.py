@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cases import Case, case, each_case, flat, mlp, normal
 from states import randomness, state_of
-from theta0._batches import unwrapped
+from theta0._models import unwrapped
 from theta0._untouched import snapshot, untouched
 from theta0.diagnosis import diagnose
 from theta0.measurements import activation_shift, neuron_shifts, signals

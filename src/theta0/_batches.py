@@ -1,7 +1,6 @@
 """Any source of data → repeatable batches on the model's device; a loss by name or callable."""
 
 import copy
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
+from theta0._models import device_of, outputs_of
 from theta0._untouched import randomness_snapshot
 from theta0._user_code import guarded
 
@@ -89,24 +89,7 @@ def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
     kept = batch.size - max(1, batch.size // 4)
     if kept < 1:
         raise ValueError("batches: a single batch of one sample leaves nothing to verify on; pass at least two samples")
-    return [_part(batch, slice(0, kept))], [_part(batch, slice(kept, batch.size))]
-
-
-def outputs_of(model: nn.Module, inputs: Any) -> Any:
-    """Call the model: a mapping is passed as keywords, a sequence is unpacked if `forward` takes several arguments.
-
-    A mapping's `labels` are left out where `forward` has no place for them: then they are only for the loss. The model
-    gets copies, since a first layer that works in place would overwrite the data that every measurement shares.
-
-    Returns:
-        What the model returns.
-    """
-    inputs = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
-    if isinstance(inputs, Mapping):
-        return model(**(inputs if _takes_labels(model) else {k: v for k, v in inputs.items() if k != "labels"}))
-    if isinstance(inputs, (tuple, list)) and _takes_several(model):
-        return model(*inputs)
-    return model(inputs)
+    return [sliced(batch, slice(0, kept))], [sliced(batch, slice(kept, batch.size))]
 
 
 def outputs_or_told(model: nn.Module, batch: Batch) -> Any:
@@ -116,36 +99,6 @@ def outputs_or_told(model: nn.Module, batch: Batch) -> Any:
         What the model returns.
     """
     return guarded(f"batch {batch.number}: the model's forward", lambda: outputs_of(model, batch.inputs))
-
-
-def main_output(outputs: Any) -> Tensor | None:
-    """The tensor that stands for a model's output: the tensor itself, `.logits`, or the first floating tensor inside.
-
-    Returns:
-        The tensor, or None.
-    """
-    logits = getattr(outputs, "logits", None)
-    if logits is None and isinstance(outputs, Mapping):
-        logits = outputs.get("logits")
-    if isinstance(logits, Tensor):
-        return logits
-    leaves = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    return next((leaf for leaf in leaves if leaf.dim() > 0), None)
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The user's module inside `torch.compile`, DataParallel or DistributedDataParallel wrappers.
-
-    Returns:
-        The module whose parameter names have no prefix.
-    """
-    while True:
-        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            model = model.module
-        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
-            model = cast(nn.Module, model._orig_mod)
-        else:
-            return model
 
 
 def ready(model: nn.Module, batch: Batch) -> nn.Module:
@@ -186,29 +139,6 @@ def initialised(model: nn.Module) -> nn.Module:
             "run one forward pass first: model(inputs)"
         )
     return model
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """The one device on which a model's parameters and buffers lie.
-
-    Returns:
-        The device; the CPU for a model without any.
-
-    Raises:
-        ValueError: if there are several, or the parameters have no data.
-    """
-    devices = {t.device for t in [*model.parameters(), *model.buffers()]}
-    if any(device.type == "meta" for device in devices):
-        raise ValueError(
-            "model: expected parameters with values, got some on the meta device; "
-            "call model.to_empty(...) and initialise them first"
-        )
-    if len(devices) > 1:
-        names = ", ".join(sorted(map(str, devices)))
-        raise ValueError(
-            f"model: expected all parameters and buffers on one device, got {names}; move it with model.to(device)"
-        )
-    return next(iter(devices), torch.device("cpu"))
 
 
 def _generators(batches: Any) -> list[torch.Generator]:
@@ -270,28 +200,20 @@ def _require_finite(part: Any, where: str) -> None:
             )
 
 
-def _takes_several(model: nn.Module) -> bool:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(model.forward).parameters.values()
-    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
-        return True
-    required = [p for p in parameters if p.kind in kinds]
-    return len(required) > 1
+def sliced(batch: Batch, samples: slice) -> Batch:
+    """Some samples of a batch: what has the batch's length is cut, everything else stays whole.
 
+    Returns:
+        A batch of views.
+    """
 
-def _takes_labels(model: nn.Module) -> bool:
-    parameters = inspect.signature(model.forward).parameters
-    return "labels" in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-
-
-def _part(batch: Batch, part: slice) -> Batch:
     def cut(leaf: Any) -> Any:
         whole = isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch.size
-        return leaf[part] if whole else leaf
+        return leaf[samples] if whole else leaf
 
     return replace(
         batch,
         inputs=tree_map(cut, batch.inputs),
         targets=tree_map(cut, batch.targets),
-        size=len(range(batch.size)[part]),
+        size=len(range(batch.size)[samples]),
     )

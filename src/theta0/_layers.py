@@ -1,8 +1,8 @@
 """The layers that carry weights, in the order in which they are executed."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -98,14 +98,34 @@ def fan_in(call: LinearCall) -> int:
     return math.prod(shape[1:])
 
 
-def without_parameters(paths: Iterable[str], found: Iterable[Layer]) -> list[str]:
-    """Parameter names that no found layer accounts for.
+def geometry(
+    call: LinearCall, axes: int, kernel: torch.Size
+) -> tuple[list[int], list[tuple[int, int]], list[int], int]:
+    """How a convolution lies on its input.
+
+    Args:
+        call: a call of kind conv.
+        axes: how many spatial axes.
+        kernel: the kernel's size along them.
 
     Returns:
-        The rest, in the given order.
+        Stride, padding (before, after) and dilation along each axis, and the number of groups.
     """
-    seen = {name for layer in found for name in layer.parameters}
-    return [path for path in paths if path not in seen]
+    positional, named = call.options
+    defaults = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+    given = {**defaults, **dict(zip(defaults, positional, strict=False)), **named}
+
+    def each(value: Any) -> list[int]:
+        values = [value] if isinstance(value, int) else list(value)
+        return values * axes if len(values) == 1 else values
+
+    stride, dilation = each(given["stride"]), each(given["dilation"])
+    if given["padding"] == "same":
+        totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        padding = [(t // 2, t - t // 2) for t in totals]
+    else:
+        padding = [(p, p) for p in each(0 if given["padding"] == "valid" else given["padding"])]
+    return stride, padding, dilation, int(given["groups"])
 
 
 def _layer(

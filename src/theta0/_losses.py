@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import Batch, main_output, outputs_or_told
+from theta0._batches import Batch, outputs_or_told
+from theta0._models import main_output
 from theta0._user_code import guarded
 
 LossName = Literal["cross_entropy", "mse", "l1", "bce"]

@@ -175,6 +175,7 @@ class RootAtZero(nn.Module):
         return (0 * x).sqrt()
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", CASES)
 def test_refused_with_the_reason(name):
     call, reason = CASES[name]

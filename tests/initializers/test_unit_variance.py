@@ -7,7 +7,7 @@ from torch import nn
 from cases import case, each_case, flat, normal
 from references import Kept, call, doubled
 from states import randomness, state_of
-from theta0._batches import unwrapped
+from theta0._models import unwrapped
 from theta0.initializers import UnitVariance, unit_variance_
 
 NAMES = (

@@ -7,8 +7,8 @@ from torch import nn
 
 from cases import CASES, case, flat, mlp
 from states import state_of
-from theta0._batches import unwrapped
 from theta0._checkpoints import plain_tensors
+from theta0._models import unwrapped
 from theta0.parametrizations import is_linearly_constrained, linearly_constrained
 from theta0.treatment import REMEDIES, load_start_, save_start
 

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from cases import CASES, case, flat, labels, mlp, normal
 from states import randomness, state_of
-from theta0._batches import unwrapped
+from theta0._models import unwrapped
 from theta0.parametrizations import is_linearly_constrained
 from theta0.treatment import REMEDIES, treat
 

@@ -9,11 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theta0._batches import Batch, _part, materialised, ready, unwrapped
+from theta0._batches import Batch, materialised, ready, sliced
+from theta0._forward_conditions import in_single_precision, trained_parameters
 from theta0._losses import Loss, checked, loss_of
+from theta0._models import unwrapped
 from theta0._randomness import Randomness
 from theta0._untouched import snapshot, untouched
-from theta0.curvature.forward_conditions import in_single_precision, trained_parameters
 from theta0.curvature.problem import Matrix, flat
 from theta0.curvature.stability import ADAPTIVE, Settings, checked_settings, largest_rate, start_share, stepper
 from theta0.curvature.top_eigenvalue import Certificate, TopEigenvalue, top_eigenvalue
@@ -131,7 +132,7 @@ def suggest_learning_rate(
         "inverse_preconditioner": inverse,
     }
     found = _over_batches(inner, data, loss, options, certify)
-    smaller = {size: _over_batches(inner, [_part(b, slice(size)) for b in data], loss, options) for size in sizes}
+    smaller = {size: _over_batches(inner, [sliced(b, slice(size)) for b in data], loss, options) for size in sizes}
     top = _positive(max(f.value for f in found), chosen)
     bound = largest_rate(settings, top)
     value, halvings = _checked_by_training(inner, data, loss, settings, bound * start_share(settings, chosen), steps)
@@ -197,7 +198,7 @@ def _inverse_preconditioner(
         return None, 0.0
     cuts = 1 if len(data) > 1 else min(_MOMENTS, data[0].size)
     sizes = [b.size // cuts for b in data]
-    parts = [_part(b, slice(i * s, (i + 1) * s)) for b, s in zip(data, sizes, strict=True) for i in range(cuts)]
+    parts = [sliced(b, slice(i * s, (i + 1) * s)) for b, s in zip(data, sizes, strict=True) for i in range(cuts)]
     parameters = trained_parameters(model)
     squares = []
     with untouched(model), torch.enable_grad():

@@ -9,8 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from theta0._batches import Batch, main_output
+from theta0._batches import Batch
 from theta0._losses import Loss, LossName, applied, name_of
+from theta0._models import main_output
 
 Outputs = tuple[Tensor, ...]
 _COUPLING = 1e-4  # of the product's norm: rounding of float32 losses stays below 1e-6

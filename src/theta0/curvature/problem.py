@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theta0._batches import Batch
+from theta0._forward_conditions import repeatable
 from theta0._losses import Loss, loss_of
-from theta0.curvature.forward_conditions import repeatable
 
 Matrix = Literal["ggn", "fisher", "hessian"]
 T = TypeVar("T")

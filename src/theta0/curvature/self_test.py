@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theta0._batches import Batch
-from theta0.curvature.forward_conditions import cast, trained_parameters, twice_differentiable
+from theta0._forward_conditions import cast, trained_parameters, twice_differentiable
 from theta0.curvature.loss_curvature import LossCurvature, Outputs, loss_curvature
 from theta0.curvature.problem import Curvature, Problem, flat, split
 

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theta0._batches import materialised, ready, unwrapped
+from theta0._batches import materialised, ready
+from theta0._forward_conditions import in_single_precision
 from theta0._losses import Loss, checked
+from theta0._models import unwrapped
 from theta0._randomness import Randomness, streams
-from theta0.curvature.forward_conditions import in_single_precision
 from theta0.curvature.lanczos import lanczos, products_for
 from theta0.curvature.problem import Curvature, Matrix, Problem
 from theta0.curvature.products import curvature_products

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from theta0._batches import Batch, materialised, ready, unwrapped
+from theta0._batches import Batch, materialised, ready
 from theta0._losses import Loss, checked, loss_of
+from theta0._models import unwrapped
 from theta0._records import Table, by_layer
 from theta0._training import checked_optimizer, steps_from
 from theta0._untouched import untouched

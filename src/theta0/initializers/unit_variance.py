@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import init
 from torch.nn.utils import parametrize
 
-from theta0._batches import Batch, initialised, materialised, outputs_of
+from theta0._batches import Batch, initialised, materialised
 from theta0._calls import LinearCall, watch
 from theta0._layers import Layer, layers
+from theta0._models import outputs_of
 from theta0._moments import Moments, merged, moments
 from theta0._randomness import Randomness, streams
 from theta0._untouched import randomness_snapshot, snapshot

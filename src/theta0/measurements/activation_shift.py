@@ -9,8 +9,10 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import materialised, outputs_or_told, ready, unwrapped
+from theta0._batches import materialised, outputs_or_told, ready
 from theta0._calls import LinearCall, watch
+from theta0._layers import geometry
+from theta0._models import unwrapped
 from theta0._records import Record
 from theta0._untouched import untouched
 
@@ -139,7 +141,7 @@ def _patch_sums(call: LinearCall, a: Tensor) -> Float64[Tensor, "groups fan_in"]
     kernel, axes = call.weight.shape[2:], call.weight.dim() - 2
     a = a if a.dim() == axes + 2 else a[None]
     positions = call.output.shape[-axes:]
-    stride, padding, dilation, groups = _geometry(call, axes, kernel)
+    stride, padding, dilation, groups = geometry(call, axes, kernel)
     a = F.pad(a, [p for pair in reversed(padding) for p in pair])
     offsets = torch.cartesian_prod(*(torch.arange(k) for k in kernel)).reshape(-1, axes).tolist()
     sums = []
@@ -149,26 +151,6 @@ def _patch_sums(call: LinearCall, a: Tensor) -> Float64[Tensor, "groups fan_in"]
             window += (slice(o * d, o * d + s * (p - 1) + 1, s),)
         sums.append(a[window].double().transpose(0, 1).flatten(1).sum(1))
     return torch.stack(sums, 1).reshape(groups, -1)
-
-
-def _geometry(
-    call: LinearCall, axes: int, kernel: torch.Size
-) -> tuple[list[int], list[tuple[int, int]], list[int], int]:
-    positional, named = call.options
-    defaults = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
-    given = {**defaults, **dict(zip(defaults, positional, strict=False)), **named}
-
-    def each(value: Any) -> list[int]:
-        values = [value] if isinstance(value, int) else list(value)
-        return values * axes if len(values) == 1 else values
-
-    stride, dilation = each(given["stride"]), each(given["dilation"])
-    if given["padding"] == "same":
-        totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-        padding = [(t // 2, t - t // 2) for t in totals]
-    else:
-        padding = [(p, p) for p in each(0 if given["padding"] == "valid" else given["padding"])]
-    return stride, padding, dilation, int(given["groups"])
 
 
 def _shift(total: _Sums) -> NeuronShift:

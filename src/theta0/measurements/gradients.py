@@ -10,12 +10,13 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from theta0._batches import Batch, materialised, ready, unwrapped
+from theta0._batches import Batch, materialised, ready, sliced
 from theta0._losses import Loss, checked, loss_of
+from theta0._models import unwrapped
 from theta0._records import Record
 from theta0.measurements.gram_passes import BatchPass, batch_pass, fallback_gram, parameter_gram, passes_cost
 from theta0.measurements.gram_products import Route, gram_of_rows
-from theta0.measurements.sample_losses import gradients_of, part_of, repeatable
+from theta0.measurements.sample_losses import gradients_of, repeatable
 
 _SHARE = 16  # the workspace holds this fraction of all per-sample gradients
 _LEAST = 1 << 18  # numbers, below which splitting the work only costs time
@@ -221,7 +222,7 @@ def _sub_batch_gram(
         )
     rows = []
     for number in range(parts):
-        part = part_of(batch, number * size, (number + 1) * size)
+        part = sliced(batch, slice(number * size, (number + 1) * size))
         found = gradients_of(loss_of(model, part, loss)[0], list(parameters.values()), part)
         rows.append(torch.cat([g.flatten() for g in found]))
     stored = torch.stack(rows)

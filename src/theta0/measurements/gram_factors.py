@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from theta0._calls import LinearCall
-from theta0.measurements.activation_shift import _geometry
+from theta0._layers import geometry
 from theta0.measurements.parameter_uses import Layout, Use
 
 
@@ -224,7 +224,7 @@ def _convolution(
         places = Layout(0, 1)
     elif places.axis is None:
         places = Layout(0, 1, inner=True)
-    stride, padding, dilation, groups = _geometry(call, len(kernel), parameter.shape[2:])
+    stride, padding, dilation, groups = geometry(call, len(kernel), parameter.shape[2:])
     inputs = call.input.detach()
     size, margins = _largest(inputs), [p for pair in reversed(padding) for p in pair]
     inputs = places.by_sample(inputs)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from theta0._batches import Batch
+from theta0._batches import Batch, sliced
 from theta0._losses import Loss, loss_of
 from theta0.measurements.gram_factors import Factors, alike, factors_of, normalised
 from theta0.measurements.gram_products import Route, gram_of, gram_of_rows, multiplications
@@ -17,7 +17,6 @@ from theta0.measurements.parameter_uses import Layout, Uses, layout, uses_of
 from theta0.measurements.sample_losses import (
     SampleLoss,
     gradients_of,
-    part_of,
     per_sample_gradients,
     sample_loss,
 )
@@ -216,7 +215,7 @@ def _probe(
     start: int,
     parameters: dict[str, nn.Parameter],
 ) -> tuple[Probe, Uses]:
-    part = part_of(batch, number, number + 1)
+    part = sliced(batch, slice(number, number + 1))
     with uses_of(model) as uses:
         value = losses.total(model, part)
     gradients = dict(zip(parameters, gradients_of(value, list(parameters.values()), part), strict=True))

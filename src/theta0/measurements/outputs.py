@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from theta0._batches import Batch, main_output
+from theta0._batches import Batch
 from theta0._losses import Loss, constant_loss
+from theta0._models import main_output
 from theta0._moments import Moments, merged, moments
 from theta0._records import Record
 

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,14 +12,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.dropout import _DropoutNd
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from theta0._batches import Batch, main_output, outputs_of
+from theta0._batches import Batch, sliced
+from theta0._forward_conditions import no_dropout, twice_differentiable
 from theta0._losses import Loss, loss_of
-from theta0._untouched import untouched
+from theta0._models import main_output, outputs_of
 
 _SUMMED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross_entropy": partial(F.cross_entropy, reduction="sum"),
@@ -27,26 +25,7 @@ _SUMMED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "l1": partial(F.l1_loss, reduction="sum"),
     "bce": partial(F.binary_cross_entropy_with_logits, reduction="sum"),
 }
-_DROPOUTS: frozenset[Callable[..., Any]] = frozenset(
-    getattr(home, name)
-    for home in (F, torch)
-    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
-    if hasattr(home, name)
-)
 _CHUNK = 32  # samples differentiated at a time under vmap
-
-
-class _NoDropout(TorchFunctionMode):  # a class because torch's interception point is one
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        options = dict(kwargs or {})
-        if func in _DROPOUTS:
-            return args[0] if args else options["input"]
-        if func is F.scaled_dot_product_attention:
-            args = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
-            options.pop("dropout_p", None)
-        return func(*args, **options)
 
 
 @contextmanager
@@ -57,20 +36,12 @@ def repeatable(model: nn.Module) -> Iterator[None]:
     operations, which every transform differentiates; compiled regions run eagerly. Modes are otherwise as found.
     """
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with ExitStack() as stack:
-        stack.enter_context(untouched(model))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_NoDropout())
-        torch.backends.mha.set_fastpath_enabled(False)
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fast_path)
-        for module in model.modules():
-            if isinstance(module, _DropoutNd):
-                module.training = False
-            elif isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
-                module.dropout = 0.0
-        yield
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with twice_differentiable(model), no_dropout():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,20 +82,6 @@ class SampleLoss:
         return loss_of(model, part, self.loss)[0] * (self.weight * (part.size if self.by_size else 1))
 
 
-def part_of(batch: Batch, start: int, stop: int) -> Batch:
-    """The samples from start to stop of a batch.
-
-    Returns:
-        A batch of views.
-    """
-
-    def cut(leaf: Any) -> Any:
-        return leaf[start:stop] if _per_sample(leaf, batch.size) else leaf
-
-    inputs, targets = tree_map(cut, batch.inputs), tree_map(cut, batch.targets)
-    return replace(batch, inputs=inputs, targets=targets, size=stop - start)
-
-
 def sample_loss(model: nn.Module, batch: Batch, loss: Loss, value: float) -> SampleLoss:
     """How a batch's loss is made of sample losses, found out on two halves of the batch.
 
@@ -151,7 +108,7 @@ def sample_loss(model: nn.Module, batch: Batch, loss: Loss, value: float) -> Sam
         candidates = [SampleLoss(loss, 1.0, by_size=True), SampleLoss(loss, 1.0, by_size=False)]
     if size == 1:
         return candidates[0]
-    halves = [part_of(batch, 0, middle), part_of(batch, middle, size)]
+    halves = [sliced(batch, slice(0, middle)), sliced(batch, slice(middle, size))]
     sums: list[float] = []
     for candidate in candidates:
         with torch.no_grad():
@@ -197,7 +154,7 @@ def per_sample_gradients(
     wanted = {name: parameters[name] for name in names}
     for start in range(0, batch.size, _CHUNK):
         stop = min(start + _CHUNK, batch.size)
-        part = part_of(batch, start, stop)
+        part = sliced(batch, slice(start, stop))
         rows = _mapped(model, part, losses, wanted)
         yield start, _one_by_one(model, part, losses, wanted) if rows is None else rows
 
@@ -226,7 +183,7 @@ def _mapped(
     except (RuntimeError, ValueError, TypeError, AssertionError, NotImplementedError):
         return None
     rows = torch.cat([found[name].flatten(1) for name in detached], 1).detach()
-    first = _one_by_one(model, part_of(part, 0, 1), losses, wanted)
+    first = _one_by_one(model, sliced(part, slice(0, 1)), losses, wanted)
     close = (rows[:1] - first).norm() <= tolerance(model) * 10 * first.norm()
     return rows if bool(close) else None
 
@@ -235,7 +192,7 @@ def _one_by_one(
     model: nn.Module, part: Batch, losses: SampleLoss, wanted: Mapping[str, Tensor]
 ) -> Float[Tensor, "n entries"]:
     rows = [
-        gradients_of(losses.total(model, part_of(part, i, i + 1)), list(wanted.values()), part)
+        gradients_of(losses.total(model, sliced(part, slice(i, i + 1))), list(wanted.values()), part)
         for i in range(part.size)
     ]
     return torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])

@@ -11,9 +11,10 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from theta0._batches import Batch, materialised, outputs_or_told, ready, unwrapped
+from theta0._batches import Batch, materialised, outputs_or_told, ready
 from theta0._calls import LinearCall, NonlinearityCall, watch
 from theta0._losses import Loss, checked, loss_of
+from theta0._models import unwrapped
 from theta0._moments import Moments, merged, moments, pooled
 from theta0._nonlinearities import is_bounded, is_saturated, slope
 from theta0._records import Record

@@ -6,8 +6,9 @@ from typing import Any
 from torch import nn
 from torch.nn import Conv1d, Conv2d, Conv3d, Linear
 
-from theta0._batches import initialised, materialised, unwrapped
+from theta0._batches import initialised, materialised
 from theta0._layers import Layer, layers
+from theta0._models import unwrapped
 from theta0._randomness import Randomness
 from theta0._untouched import snapshot
 from theta0.initializers.unit_variance import unit_variance_

@@ -34,7 +34,9 @@ _DROPOUTS: frozenset[Callable[..., Any]] = frozenset(
 _HALF = (torch.float16, torch.bfloat16)
 
 
-class _NoDropout(TorchFunctionMode):  # a class because torch's interception point is one
+class no_dropout(TorchFunctionMode):  # a class because torch's interception point is one; used like a function
+    """Within the block functional dropout and attention's own are off."""
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -82,7 +84,7 @@ def repeatable(model: nn.Module, seed: int = 0) -> Iterator[None]:
     kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     torch.manual_seed(seed)
     try:
-        with _NoDropout():
+        with no_dropout():
             yield
     finally:
         for buffer, value in kept:

@@ -1,0 +1,93 @@
+"""Calling a user's model: out of its wrappers, with any form of inputs, to the one tensor that is its output."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
+
+
+def outputs_of(model: nn.Module, inputs: Any) -> Any:
+    """Call the model: a mapping is passed as keywords, a sequence is unpacked if `forward` takes several arguments.
+
+    A mapping's `labels` are left out where `forward` has no place for them: then they are only for the loss. The model
+    gets copies, since a first layer that works in place would overwrite the data that every measurement shares.
+
+    Returns:
+        What the model returns.
+    """
+    inputs = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
+    if isinstance(inputs, Mapping):
+        return model(**(inputs if _takes_labels(model) else {k: v for k, v in inputs.items() if k != "labels"}))
+    if isinstance(inputs, (tuple, list)) and _takes_several(model):
+        return model(*inputs)
+    return model(inputs)
+
+
+def main_output(outputs: Any) -> Tensor | None:
+    """The tensor that stands for a model's output: the tensor itself, `.logits`, or the first floating tensor inside.
+
+    Returns:
+        The tensor, or None.
+    """
+    logits = getattr(outputs, "logits", None)
+    if logits is None and isinstance(outputs, Mapping):
+        logits = outputs.get("logits")
+    if isinstance(logits, Tensor):
+        return logits
+    leaves = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return next((leaf for leaf in leaves if leaf.dim() > 0), None)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The user's module inside `torch.compile`, DataParallel or DistributedDataParallel wrappers.
+
+    Returns:
+        The module whose parameter names have no prefix.
+    """
+    while True:
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = cast(nn.Module, model._orig_mod)
+        else:
+            return model
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The one device on which a model's parameters and buffers lie.
+
+    Returns:
+        The device; the CPU for a model without any.
+
+    Raises:
+        ValueError: if there are several, or the parameters have no data.
+    """
+    devices = {t.device for t in [*model.parameters(), *model.buffers()]}
+    if any(device.type == "meta" for device in devices):
+        raise ValueError(
+            "model: expected parameters with values, got some on the meta device; "
+            "call model.to_empty(...) and initialise them first"
+        )
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise ValueError(
+            f"model: expected all parameters and buffers on one device, got {names}; move it with model.to(device)"
+        )
+    return next(iter(devices), torch.device("cpu"))
+
+
+def _takes_several(model: nn.Module) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return True
+    required = [p for p in parameters if p.kind in kinds]
+    return len(required) > 1
+
+
+def _takes_labels(model: nn.Module) -> bool:
+    parameters = inspect.signature(model.forward).parameters
+    return "labels" in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
