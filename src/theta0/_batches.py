@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
-from theta0._models import device_of, outputs_of
+from theta0._models import device_of, outputs_of, unwrapped
 from theta0._untouched import randomness_snapshot
 from theta0._user_code import guarded
 
