@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
 
 from theta0._batches import Batch, materialised, ready, sliced
 from theta0._forward_conditions import in_single_precision, trained_parameters
@@ -196,7 +197,7 @@ def _inverse_preconditioner(
     """P⁻¹ = 1/(√v̂ + ε) at the first steps, and its cost."""
     if settings.optimizer not in ADAPTIVE:
         return None, 0.0
-    cuts = 1 if len(data) > 1 else min(_MOMENTS, data[0].size)
+    cuts = 1 if len(data) > 1 or not _cuttable(data[0]) else min(_MOMENTS, data[0].size)
     sizes = [b.size // cuts for b in data]
     parts = [sliced(b, slice(i * s, (i + 1) * s)) for b, s in zip(data, sizes, strict=True) for i in range(cuts)]
     parameters = trained_parameters(model)
@@ -207,6 +208,14 @@ def _inverse_preconditioner(
             found = torch.autograd.grad(value, parameters, allow_unused=True)
             squares.append(flat(found, parameters).square())
     return 1 / (torch.stack(squares).mean(0).sqrt() + settings.eps), len(parts) / cuts
+
+
+def _cuttable(batch: Batch) -> bool:
+    """Whether every target belongs to one sample: flattened tokens and pairs within the batch do not."""
+    targets = [leaf for leaf in tree_flatten(batch.targets)[0] if isinstance(leaf, Tensor) and leaf.dim() > 0]
+    distinct = bool(targets) and targets[0].dim() == 1 and len(torch.unique(targets[0])) == batch.size
+    labels = distinct and not targets[0].is_floating_point()  # one class per sample: each names its place in the batch
+    return not labels and all(leaf.shape[0] == batch.size for leaf in targets)
 
 
 def _checked_by_training(

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from theta0._batches import Batch, materialised, ready
-from theta0._losses import Loss, checked, loss_of
+from theta0._losses import Loss, checked, loss_of, name_of
 from theta0._models import unwrapped
 from theta0._records import Table, by_layer
 from theta0._training import checked_optimizer, steps_from
@@ -16,6 +16,7 @@ from theta0._untouched import untouched
 from theta0.diagnosis.backward import backward_findings, frozen_parameters, unused_parameters, zero_gradient
 from theta0.diagnosis.finiteness import nonfinite_signals, nonfinite_weights
 from theta0.diagnosis.forward import forward_findings
+from theta0.diagnosis.rates import measured_rate, rate_findings
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.measurements.signals import signals_of
 
@@ -34,14 +35,15 @@ def diagnose(
     """Look at a network's starting point and say what is wrong with it.
 
     The model is left bit-identical. Cost: one gradient per batch, and two probe steps on one batch where a parameter's
-    gradient is exactly zero (only one that stays zero is a fault).
+    gradient is exactly zero (only one that stays zero is a fault); about ten more where a learning rate is given, to
+    hold it against the curvature.
 
     Args:
         model: any module, in the mode in which it will be trained.
         batches: `(inputs, targets)` batches.
         loss: "cross_entropy", "mse", "l1", "bce", a callable, or None where the model returns its own `.loss`.
-        optimizer: the one that will train it, for the probe steps; default SGD.
-        learning_rate: its rate; default 0.01.
+        optimizer: the one that will train it; default SGD.
+        learning_rate: its rate, which is judged too; without it probe steps use 0.01.
         max_batches: how many batches are read; None reads all.
 
     Returns:
@@ -78,10 +80,17 @@ def diagnosis_of(
     if zero and math.isfinite(table[""]["loss"]):
         stuck = _still_zero(model, batches[0], loss, zero, optimizer or "sgd", rate or 0.01)
         cost += _PROBE_STEPS + 1
-    findings = [*nonfinite_signals(table), *forward_findings(table)]
+    findings = [*nonfinite_signals(table), *forward_findings(table, regression=name_of(loss) in ("mse", "l1"))]
     if trained or "loss" in table.get("", {}):
         findings += [*backward_findings(table), *zero_gradient(stuck, _PROBE_STEPS), *_participation(model, table)]
-    return Diagnosis(tuple(records), tuple(_ordered(findings)), cost)
+    allowed = None
+    if rate is not None and trained and not any(f.code == "non-finite" for f in findings):
+        allowed = measured_rate(model, batches, loss, optimizer or "sgd")
+    if rate is not None and allowed is not None:
+        cost += allowed.cost
+        healthy = all(f.severity == "note" for f in findings)
+        findings += rate_findings(rate, allowed, otherwise_healthy=healthy)
+    return Diagnosis(tuple(records), tuple(_ordered(findings)), cost, allowed)
 
 
 def _participation(model: nn.Module, table: Table) -> list[Finding]:

@@ -13,12 +13,17 @@ SILENT = 1e-4
 GROWTH_ERROR, GROWTH_WARNING = 1e3, 1e2
 SATURATED_ERROR, SATURATED_WARNING = 0.9, 0.5
 DEAD_ERROR, DEAD_WARNING = 0.95, 0.5
-LOSS_ERROR, LOSS_WARNING = 10.0, 3.0
+LOSS_ERROR, LOSS_WARNING = 10.0, 3.0  # of cross-entropies
+ERROR_ERROR, ERROR_WARNING = 1e3, 1e2  # of squared and absolute errors: the best constant may be nearly right already
 _MEASURED = "measured, docs/findings.md"
 
 
-def forward_findings(table: Table) -> list[Finding]:
+def forward_findings(table: Table, *, regression: bool = False) -> list[Finding]:
     """Judge the forward pass.
+
+    Args:
+        table: what was measured.
+        regression: whether the loss is a squared or absolute error.
 
     Returns:
         Findings, the causes first.
@@ -32,7 +37,7 @@ def forward_findings(table: Table) -> list[Finding]:
         saturated_units(links),
         dead_units(links),
         constant_output(links, table),
-        initial_loss(table),
+        initial_loss(table, regression=regression),
     ]
     order = {link.layer: number for number, link in enumerate(links)}
     # What begins earlier in the network causes what begins later; the whole network comes last.
@@ -224,7 +229,7 @@ def constant_output(links: list[Link], table: Table) -> Finding | None:
     )
 
 
-def initial_loss(table: Table) -> Finding | None:
+def initial_loss(table: Table, *, regression: bool = False) -> Finding | None:
     """The first loss is far above that of the best predictor that ignores its input.
 
     Returns:
@@ -232,16 +237,17 @@ def initial_loss(table: Table) -> Finding | None:
     """
     whole = table.get("", {})
     loss, constant = whole.get("loss", math.nan), whole.get("loss_constant", math.nan)
-    if not (math.isfinite(loss) and constant > 0 and loss > LOSS_WARNING * constant):
+    error, warning = (ERROR_ERROR, ERROR_WARNING) if regression else (LOSS_ERROR, LOSS_WARNING)
+    if not (math.isfinite(loss) and constant > 0 and loss > warning * constant):
         return None
     ratio = loss / constant
-    severe = ratio > LOSS_ERROR
+    severe = ratio > error
     return Finding(
         code="initial-loss",
         severity="error" if severe else "warning",
         layer="",
         value=ratio,
-        threshold=LOSS_ERROR if severe else LOSS_WARNING,
+        threshold=error if severe else warning,
         message=(
             f"The first loss is {loss:.3g}, {ratio:.3g} times that of the best constant predictor ({constant:.3g}): "
             "training starts by unlearning. Make the outputs smaller, or for regression standardise the targets or "

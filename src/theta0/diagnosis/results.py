@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from theta0._records import Record, flat
+from theta0.curvature.learning_rate import LearningRate
 
 Severity = Literal["error", "warning", "note"]
 
@@ -43,11 +44,13 @@ class Diagnosis:
         records: every number measured, layers in execution order.
         findings: what is wrong, ordered by cause: mending the first may remove the later ones.
         cost: in gradients (one forward and backward pass of this model on the mean batch is 1).
+        learning_rate: what the curvature allows, where the user's rate was given and judged.
     """
 
     records: tuple[Record, ...]
     findings: tuple[Finding, ...]
     cost: float
+    learning_rate: LearningRate | None = None
 
     @property
     def healthy(self) -> bool:

@@ -51,6 +51,7 @@ def _body(diagnosis: Diagnosis) -> dict[str, Any]:
         "healthy": diagnosis.healthy,
         "records": [_record(record) for record in diagnosis.records],
         "findings": [asdict(finding) for finding in diagnosis.findings],
+        "learning_rate": None if diagnosis.learning_rate is None else asdict(diagnosis.learning_rate),
         "cost_in_gradients": diagnosis.cost,
     }
 

@@ -1,0 +1,86 @@
+"""Findings about the learning rate that the user trains with, against what the curvature at the start allows."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from theta0._batches import Batch
+from theta0._losses import Loss, name_of
+from theta0.curvature.learning_rate import LearningRate, suggest_learning_rate
+from theta0.curvature.problem import Matrix
+from theta0.diagnosis.results import Finding
+
+HIGH_ERROR, LOW = 4.0, 1e-5
+HIGH_WARNING = {"sgd": 1.25, "momentum": 1.25}  # adaptive optimizers were seen to train well at 1.8 times the bound
+_ADAPTIVE_WARNING = 2.5
+_TOLERANCE = 0.1  # of λ: the thresholds are coarser
+
+
+def measured_rate(model: nn.Module, batches: Sequence[Batch], loss: Loss, optimizer: str) -> LearningRate | None:
+    """The optimizer's stability bound on the first batch, about ten gradients.
+
+    The Gauss-Newton matrix where the loss has one, else (a loss that couples samples) the Hessian. An absolute error
+    has neither: its curvature sits in its kinks.
+
+    Returns:
+        The rate and its bound; None where there is no curvature to speak of, as where nothing reaches the weights.
+    """
+    matrices: tuple[Matrix, ...] = ("ggn",) if name_of(loss) == "l1" else ("ggn", "hessian")
+    for matrix in matrices:
+        try:
+            return suggest_learning_rate(
+                model, batches[:1], loss, optimizer, steps=0, matrix=matrix, tolerance=_TOLERANCE
+            )
+        except ValueError:
+            continue
+    return None
+
+
+def rate_findings(rate: float, found: LearningRate, *, otherwise_healthy: bool) -> list[Finding]:
+    """Hold a rate against the bound.
+
+    Args:
+        rate: the user's.
+        found: what the curvature allows.
+        otherwise_healthy: a start that lets nothing through has next to no curvature, and any rate looks too low.
+
+    Returns:
+        One finding, or none.
+    """
+    ratio = rate / found.bound
+    warning = HIGH_WARNING.get(found.optimizer, _ADAPTIVE_WARNING)
+    if ratio > warning:
+        severe = ratio > HIGH_ERROR
+        return [
+            Finding(
+                code="learning-rate-too-high",
+                severity="error" if severe else "warning",
+                layer="",
+                value=ratio,
+                threshold=HIGH_ERROR if severe else warning,
+                message=(
+                    f"The learning rate {rate:g} is {ratio:.3g} times the largest at which {found.optimizer} is stable "
+                    f"here ({found.bound:.3g}; largest curvature {found.top_eigenvalue:.3g}): the first steps "
+                    f"overshoot. Train at about {found.value:.2g}, or warm up from there."
+                ),
+                remedy="theta0 rate TARGET --verify",
+                source="furusho2020thesis, section 2.4; Cohen et al. (2022) for Adam; measured, docs/rates.md",
+            )
+        ]
+    if ratio < LOW and otherwise_healthy:
+        return [
+            Finding(
+                code="learning-rate-too-low",
+                severity="warning",
+                layer="",
+                value=ratio,
+                threshold=LOW,
+                message=(
+                    f"The learning rate {rate:g} is {ratio:.1e} of the largest at which {found.optimizer} is stable "
+                    f"here ({found.bound:.3g}): training would take that much longer than it needs. Try {found.value:.2g}."
+                ),
+                remedy="theta0 rate TARGET --verify",
+                source="measured, docs/rates.md",
+            )
+        ]
+    return []
