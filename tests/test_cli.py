@@ -131,7 +131,7 @@ def test_the_json_document(tmp_path):
     keys = {"code", "severity", "layer", "value", "threshold", "message", "remedy", "source"}
     assert all(keys <= set(f) for f in document["findings"])
     assert all(set(r) == {"layer", "quantity", "value", "unit"} for r in document["records"])
-    assert document["cost_in_gradients"] == 4
+    assert 4 < document["cost_in_gradients"] < 20  # four batches, and the rate
 
 
 def test_the_json_is_alone_on_standard_output_whatever_the_target_prints(tmp_path):
@@ -295,3 +295,24 @@ def test_the_version():
     from theta0 import __version__
 
     assert inside("--version").stdout.strip() == __version__
+
+
+def test_rate_prints_a_number_and_verifies_it():
+    example = Path(__file__).parents[1] / "examples" / "healthy_mlp.py"
+    code, out, err = run("rate", example, "--verify", "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    assert 0 < result["learning_rate"]["value"] < result["learning_rate"]["bound"]
+    assert len(result["runs"]) == 4
+    assert result["runs"][1]["held_out"] < result["runs"][1]["held_out_start"]
+
+
+def test_reproduce_names_what_it_knows():
+    code, out, err = run("reproduce", "furusho2020thesis", "list")
+    assert code == 0, err
+    assert "fig17" in out.split()
+    for arguments in (("nobody2000", "fig1"), ("furusho2020thesis", "fig99")):
+        code, _, err = run("reproduce", *arguments)
+        assert code == 2
+        assert "expected" in err
+        assert "Traceback" not in err

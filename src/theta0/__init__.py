@@ -5,7 +5,8 @@
     diagnosis = theta0.diagnose(model, batches, "cross_entropy")   # reads the model, never changes it
     treatment = theta0.treat(model, batches, "cross_entropy")      # changes it only if that is proven better
 
-Verbs: `diagnose`, `treat`, `save_start`, `load_start_`. Results: `Diagnosis`, `Finding`, `Treatment`, `Run`, `Record`.
+Verbs: `diagnose`, `treat`, `suggest_learning_rate`, `top_eigenvalue`, `save_start`, `load_start_`.
+Results: `Diagnosis`, `Finding`, `Treatment`, `LearningRate`, `Run`, `Record`.
 Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `theta0.parametrizations`, `theta0.layers`.
 """
 
@@ -15,8 +16,19 @@ from typing import TYPE_CHECKING, Any
 from theta0._version import __version__
 
 if TYPE_CHECKING:
-    from theta0 import diagnosis, initializers, layers, measurements, parametrizations, reports, theory, treatment
+    from theta0 import (
+        curvature,
+        diagnosis,
+        initializers,
+        layers,
+        measurements,
+        parametrizations,
+        reports,
+        theory,
+        treatment,
+    )
     from theta0._records import Record
+    from theta0.curvature import LearningRate, suggest_learning_rate, top_eigenvalue
     from theta0.diagnosis import Diagnosis, Finding, diagnose
     from theta0.treatment import Run, Treatment, load_start_, save_start, treat
 
@@ -24,15 +36,19 @@ if TYPE_CHECKING:
 _HOMES = {
     "Diagnosis": "theta0.diagnosis",
     "Finding": "theta0.diagnosis",
+    "LearningRate": "theta0.curvature",
     "diagnose": "theta0.diagnosis",
     "Record": "theta0._records",
     "Run": "theta0.treatment",
     "Treatment": "theta0.treatment",
     "load_start_": "theta0.treatment",
     "save_start": "theta0.treatment",
+    "suggest_learning_rate": "theta0.curvature",
+    "top_eigenvalue": "theta0.curvature",
     "treat": "theta0.treatment",
 }
 _CATALOGUES = (
+    "curvature",
     "diagnosis",
     "initializers",
     "layers",
@@ -46,10 +62,12 @@ _CATALOGUES = (
 __all__ = [
     "Diagnosis",
     "Finding",
+    "LearningRate",
     "Record",
     "Run",
     "Treatment",
     "__version__",
+    "curvature",
     "diagnose",
     "diagnosis",
     "initializers",
@@ -59,7 +77,9 @@ __all__ = [
     "parametrizations",
     "reports",
     "save_start",
+    "suggest_learning_rate",
     "theory",
+    "top_eigenvalue",
     "treat",
     "treatment",
 ]

@@ -6,6 +6,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+class UserCodeError(ValueError):  # a class so that what tries other ways on a ValueError does not try on over this
+    """The user's own code raised."""
+
+
 def guarded(where: str, function: Callable[[], T]) -> T:
     """Call a function of the user's.
 
@@ -17,11 +21,11 @@ def guarded(where: str, function: Callable[[], T]) -> T:
         What it returns.
 
     Raises:
-        ValueError: if it raises; the first line of what it said, the original as the cause.
+        UserCodeError: if it raises; the first line of what it said, the original as the cause.
     """
     try:
         return function()
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise ValueError(f"{where} raised {kind}{reason}") from error
+        raise UserCodeError(f"{where} raised {kind}{reason}") from error

@@ -57,7 +57,6 @@ def diagnose(
         lambda: diagnosis_document(result, target=target),
         lambda: diagnosis_report(result, target=target),
         as_json,
-        target,
     )
     raise typer.Exit(0 if result.healthy else 1)
 
@@ -104,9 +103,38 @@ def treat(
         lambda: treatment_document(result, target=target),
         lambda: treatment_report(result, target=target),
         as_json,
-        target,
     )
     raise typer.Exit(0 if result.kept else 1)
+
+
+@app.command()
+def rate(
+    target: TargetArgument,
+    optimizer: Annotated[str | None, typer.Option(help="sgd, momentum, adam …; default: the target's, or sgd.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Train briefly at ½, 1, 2 and 4 times the suggestion.")
+    ] = False,
+    certify: Annotated[
+        tuple[float, float] | None, typer.Option(help="Prove λ within EPSILON but for probability DELTA.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Test the curvature products on this network first.")] = False,
+    as_json: JsonOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Find the learning rate that the starting point can bear. Exit code: 0 done, 2 bad target or no curvature."""
+    with _errors(traceback), _progress("measuring the curvature") as tell, redirect_stdout(sys.stderr):
+        from theta0.curvature import suggest_learning_rate, top_eigenvalue, verify_learning_rate
+        from theta0.reports import rate_document, rate_report
+        from theta0.targets import load_target
+
+        t = load_target(target)
+        if check:
+            top_eigenvalue(t.model, t.batches, t.loss, max_batches=1, check=True)
+        found = suggest_learning_rate(t.model, t.batches, t.loss, optimizer or t.optimizer or "sgd", certify=certify)
+        if verify:
+            tell("training briefly around the suggestion")
+        runs = verify_learning_rate(t.model, t.batches, t.loss, found) if verify else ()
+    _show(lambda: rate_document(found, runs, target=target), lambda: rate_report(found, runs, target=target), as_json)
 
 
 @app.command()
@@ -140,7 +168,7 @@ def reproduce(
     typer.echo(line)
 
 
-def _show(document: Callable[[], dict[str, Any]], report: Callable[[], Any], as_json: bool, target: str) -> None:
+def _show(document: Callable[[], dict[str, Any]], report: Callable[[], Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(document(), indent=1, allow_nan=False))
         return

@@ -5,6 +5,7 @@ from theta0.curvature.problem import Curvature
 from theta0.curvature.products import curvature_products
 from theta0.curvature.self_test import SelfTest
 from theta0.curvature.top_eigenvalue import Certificate, TopEigenvalue, top_eigenvalue
+from theta0.curvature.verification import verify_learning_rate
 
 __all__ = [
     "Certificate",
@@ -15,4 +16,5 @@ __all__ = [
     "curvature_products",
     "suggest_learning_rate",
     "top_eigenvalue",
+    "verify_learning_rate",
 ]

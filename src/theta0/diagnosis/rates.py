@@ -6,6 +6,7 @@ from torch import nn
 
 from theta0._batches import Batch
 from theta0._losses import Loss, name_of
+from theta0._user_code import UserCodeError
 from theta0.curvature.learning_rate import LearningRate, suggest_learning_rate
 from theta0.curvature.problem import Matrix
 from theta0.diagnosis.results import Finding
@@ -24,6 +25,9 @@ def measured_rate(model: nn.Module, batches: Sequence[Batch], loss: Loss, optimi
 
     Returns:
         The rate and its bound; None where there is no curvature to speak of, as where nothing reaches the weights.
+
+    Raises:
+        UserCodeError: if the model or the loss raises.
     """
     matrices: tuple[Matrix, ...] = ("ggn",) if name_of(loss) == "l1" else ("ggn", "hessian")
     for matrix in matrices:
@@ -31,6 +35,8 @@ def measured_rate(model: nn.Module, batches: Sequence[Batch], loss: Loss, optimi
             return suggest_learning_rate(
                 model, batches[:1], loss, optimizer, steps=0, matrix=matrix, tolerance=_TOLERANCE
             )
+        except UserCodeError:
+            raise
         except ValueError:
             continue
     return None
@@ -77,7 +83,8 @@ def rate_findings(rate: float, found: LearningRate, *, otherwise_healthy: bool) 
                 threshold=LOW,
                 message=(
                     f"The learning rate {rate:g} is {ratio:.1e} of the largest at which {found.optimizer} is stable "
-                    f"here ({found.bound:.3g}): training would take that much longer than it needs. Try {found.value:.2g}."
+                    f"here ({found.bound:.3g}): training would take that much longer than it needs. "
+                    f"Try {found.value:.2g}."
                 ),
                 remedy="theta0 rate TARGET --verify",
                 source="measured, docs/rates.md",

@@ -1,7 +1,16 @@
 """Faces of a result: a screen of text, one HTML page with its charts, plain data; functions of a result."""
 
-from theta0.reports.document import diagnosis_document, treatment_document
+from theta0.reports.document import diagnosis_document, rate_document, treatment_document
 from theta0.reports.page import write_page
+from theta0.reports.rate import rate_report
 from theta0.reports.terminal import diagnosis_report, treatment_report
 
-__all__ = ["diagnosis_document", "diagnosis_report", "treatment_document", "treatment_report", "write_page"]
+__all__ = [
+    "diagnosis_document",
+    "diagnosis_report",
+    "rate_document",
+    "rate_report",
+    "treatment_document",
+    "treatment_report",
+    "write_page",
+]

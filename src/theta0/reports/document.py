@@ -1,11 +1,14 @@
 """Results as plain data, for JSON."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from theta0._records import Record
+from theta0._training import Run
 from theta0._version import __version__
+from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.results import Diagnosis
 from theta0.treatment.results import Treatment
 
@@ -38,6 +41,18 @@ def treatment_document(treatment: Treatment, *, target: str) -> dict[str, Any]:
         "attempts": [{"remedy": attempt.remedy, "reason": attempt.reason} for attempt in treatment.attempts],
     }
     body = _body(now) | {"cost_in_gradients": treatment.cost, "treatment": tried}
+    document: dict[str, Any] = _finite(_head(target) | body)
+    return document
+
+
+def rate_document(rate: LearningRate, runs: Sequence[Run] = (), *, target: str) -> dict[str, Any]:
+    """A suggested learning rate as a JSON object, with the short runs that verify it.
+
+    Returns:
+        Keys schema, theta0, target, learning_rate, runs, cost_in_gradients.
+    """
+    cost = rate.cost + sum(run.cost for run in runs)
+    body = {"learning_rate": asdict(rate), "runs": [asdict(run) for run in runs], "cost_in_gradients": cost}
     document: dict[str, Any] = _finite(_head(target) | body)
     return document
 

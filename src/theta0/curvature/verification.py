@@ -1,0 +1,55 @@
+"""Train briefly around a suggested learning rate, to see whether it holds."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import nn
+
+from theta0._batches import held_out, initialised, materialised
+from theta0._losses import Loss, checked
+from theta0._models import unwrapped
+from theta0._training import Run, short_run
+from theta0._untouched import untouched
+from theta0.curvature.learning_rate import LearningRate
+
+FACTORS = (0.5, 1.0, 2.0, 4.0)
+
+
+def verify_learning_rate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Loss,
+    suggestion: LearningRate,
+    *,
+    factors: Sequence[float] = FACTORS,
+    steps: int = 50,
+    max_batches: int | None = 32,
+) -> tuple[Run, ...]:
+    """Short runs from the model's start at multiples of a suggested rate; the model is left as it was.
+
+    Args:
+        model: the network.
+        batches: `(inputs, targets)` batches; the last quarter is held out.
+        loss: a name, a callable, or None where the model returns its own.
+        suggestion: gives the optimizer and the rate.
+        factors: what the rate is multiplied by.
+        steps: of each run.
+        max_batches: how many batches are read; None reads all.
+
+    Returns:
+        One run per factor.
+
+    Raises:
+        ValueError: on a step count below 1, or data that cannot be split.
+    """
+    if steps < 1:
+        raise ValueError(f"steps: expected at least 1, got {steps}")
+    inner = initialised(unwrapped(model))
+    train, verify = held_out(materialised(batches, inner, max_batches=max_batches))
+    runs = []
+    for factor in factors:
+        with untouched(inner):
+            rate = factor * suggestion.value
+            run = short_run(inner, train, verify, checked(loss), optimizer=suggestion.optimizer, rate=rate, steps=steps)
+        runs.append(run)
+    return tuple(runs)

@@ -1,0 +1,51 @@
+"""Short runs around a suggestion."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from states import state_of
+from theta0.curvature import suggest_learning_rate, verify_learning_rate
+from theta0.reports import rate_document, rate_report
+
+X = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+BATCHES = [(X, X @ torch.ones(8, 1))]
+
+
+def test_a_quadratic_falls_below_its_bound_and_not_above_it():
+    model = nn.Linear(8, 1, bias=False)
+    before = state_of(model)
+    found = suggest_learning_rate(model, BATCHES, "mse", steps=0)
+    runs = verify_learning_rate(model, BATCHES, "mse", found, factors=(0.5, 1.0, 4.0), steps=400)
+    assert [run.rate / found.value for run in runs] == pytest.approx([0.5, 1.0, 4.0])
+    assert [run.held_out < run.held_out_start for run in runs] == [True, True, False]
+    assert state_of(model) == before
+
+
+def test_a_step_count_is_needed():
+    model = nn.Linear(8, 1)
+    found = suggest_learning_rate(model, BATCHES, "mse", steps=0)
+    with pytest.raises(ValueError, match="steps: expected at least 1, got 0"):
+        verify_learning_rate(model, BATCHES, "mse", found, steps=0)
+
+
+def test_report_and_document_say_the_same():
+    from rich.console import Console
+
+    model = nn.Linear(8, 1)
+    found = suggest_learning_rate(model, BATCHES, "mse", certify=(0.1, 0.01), steps=0)
+    runs = verify_learning_rate(model, BATCHES, "mse", found, factors=(1.0, 1e4), steps=30)
+    document = rate_document(found, runs, target="t.py")
+    assert document["learning_rate"]["value"] == found.value
+    assert document["cost_in_gradients"] > found.cost
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - closed with the console
+    console.print(rate_report(found, runs, target="[bold]t.py"))
+    console.file.close()
+    text = console.export_text()
+    assert "[bold]t.py: train with sgd" in text
+    assert "certificate" in text
+    assert "diverged" in text
+    assert not math.isfinite(runs[1].held_out)
+    assert max(map(len, text.splitlines())) <= 80
