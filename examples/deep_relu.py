@@ -6,7 +6,7 @@ from torch import nn
 
 loss = "cross_entropy"
 optimizer = "momentum"
-learning_rate = 0.01
+learning_rate = 0.003
 
 
 def model():

@@ -150,7 +150,7 @@ ILL = (
     Ill("dead-units", "error", "2", lambda: changed(rectifying(), 2, bias=-100), rectifying),
     Ill("constant-output", "error", "6", lambda: changed(healthy(), 4, bias=100), healthy),
     Ill("initial-loss", "error", "", lambda: stack(3, nn.Tanh, head=300.0), healthy),
-    Ill("zero-gradient", "error", "down.weight", lambda: Product(both=True), lambda: Product(both=False)),
+    Ill("zero-gradient", "warning", "down.weight", lambda: Product(both=True), lambda: Product(both=False)),
     Ill("unused-parameters", "note", "b.weight", lambda: Idle(used=False), lambda: Idle(used=True)),
     Ill("frozen-parameters", "note", "0.weight", lambda: frozen(healthy(), "0.weight"), healthy),
     Ill("frozen-parameters", "error", "0.weight", lambda: frozen(healthy()), healthy),

@@ -10,6 +10,7 @@ from torch import nn
 
 from cases import CASES, case, each_case, flat, normal
 from theta0.diagnosis import Diagnosis, diagnose
+from theta0.diagnosis.backward import zero_gradient
 
 CODES = {
     "non-finite", "vanishing-activations", "exploding-activations", "activation-shift", "saturated-units", "dead-units",
@@ -177,3 +178,10 @@ def test_to_dict_is_flat_and_logs_every_record():
 def test_wrong_arguments(options, message, unchecked):
     with pytest.raises(ValueError, match=message):
         diagnose(healthy(), data(), **({"loss": "cross_entropy"} | options))
+
+
+def test_a_zero_gradient_is_an_error_where_it_holds_half_of_the_parameters():
+    """The whole kind: some stuck tensors slow a network down, most of them stop it."""
+    for stuck, severity in ((1, "warning"), (2, "warning"), (3, "error"), (6, "error")):
+        (finding,) = zero_gradient([f"p{i}" for i in range(stuck)], 2, 6)
+        assert finding.severity == severity

@@ -85,11 +85,16 @@ def exploding_gradients(links: list[Link]) -> Finding | None:
     )
 
 
-def zero_gradient(stuck: Sequence[str], steps: int) -> list[Finding]:
+def zero_gradient(stuck: Sequence[str], steps: int, trained: int) -> list[Finding]:
     """Parameters whose gradient is exactly zero, and still is after probe steps.
 
+    Args:
+        stuck: their names.
+        steps: how many probe steps were made.
+        trained: how many parameters are trained in all.
+
     Returns:
-        One finding for all of them, or none.
+        One finding for all of them, or none; an error where they are half of those trained, or more.
     """
     if not stuck:
         return []
@@ -97,7 +102,7 @@ def zero_gradient(stuck: Sequence[str], steps: int) -> list[Finding]:
     return [
         Finding(
             code="zero-gradient",
-            severity="error",
+            severity="error" if 2 * len(stuck) >= trained else "warning",
             layer=stuck[0],
             value=0.0,
             threshold=0.0,

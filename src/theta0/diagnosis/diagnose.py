@@ -82,7 +82,11 @@ def diagnosis_of(
         cost += _PROBE_STEPS + 1
     findings = [*nonfinite_signals(table), *forward_findings(table, regression=name_of(loss) in ("mse", "l1"))]
     if trained or "loss" in table.get("", {}):
-        findings += [*backward_findings(table), *zero_gradient(stuck, _PROBE_STEPS), *_participation(model, table)]
+        findings += [
+            *backward_findings(table),
+            *zero_gradient(stuck, _PROBE_STEPS, len(trained)),
+            *_participation(model, table),
+        ]
     allowed = None
     if rate is not None and trained and not any(f.code == "non-finite" for f in findings):
         allowed = measured_rate(model, batches, loss, optimizer or "sgd")
