@@ -54,7 +54,7 @@ def row(activation, depth, gain, seed, batches):
         "seed": seed,
         "shift_share": hidden[-1].numbers.get("shift_share"),
         "relative_spread": hidden[-1].relative_spread,
-        "backward_ratio": norms[0] / max(norms),
+        "backward_ratio": links[0].sensitivity / max(link.sensitivity for link in links),
         "forward_growth": max(link.rms for link in links) / hidden[0].rms,
         "backward_growth": max(norms) / norms[-1],
         "saturated_share": max(n.get("saturated_share", 0.0) for n in numbers),

@@ -176,8 +176,8 @@ def test_fan_in_one_under_lcw_is_told_and_nothing_kept(tmp_path):
     )
     narrow = narrow.replace("nn.Linear(8, 1), nn.Tanh(), ", "").replace("randn(256, 8", "randn(256, 1")
     result = inside("treat", target(tmp_path, narrow), "--json", "--with", "lcw")
-    assert result.exit_code == 1
-    assert "expected a Linear or Conv layer before the last" in json.loads(result.stdout)["treatment"]["reason"]
+    assert result.exit_code == 2
+    assert "layer '0': fan-in 1" in result.stderr
 
 
 NAN = "x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))"
@@ -251,7 +251,7 @@ def test_bad_input_is_one_paragraph_and_exit_2(tmp_path, command, text, message,
     [
         (["treat", "TARGET", "--with", "magic"], "with: expected auto, unit-variance, lcw, got 'magic'"),
         (["diagnose", "nowhere.py"], "nowhere.py: expected a Python file"),
-        (["diagnose", "no_such_module_at_all:"], "no_such_module_at_all: raised ModuleNotFoundError"),
+        (["diagnose", "no_such_module_at_all:"], "no_such_module_at_all raised ModuleNotFoundError"),
         (["diagnose"], "TARGET"),
         (["treat", "TARGET", "--steps", "0"], "steps"),
         (["treat", "TARGET", "--steps", "many"], "steps"),

@@ -94,7 +94,7 @@ def test_what_is_amiss_is_told_with_the_file(tmp_path, text, message, unchecked)
         ("nowhere.py", "nowhere.py: expected a Python file .* found no such file"),
         (".", "found no such file"),
         ("target.txt", r"target.txt: expected a Python file \(.py\), got .txt"),
-        ("no_such_module_at_all:", "no_such_module_at_all: raised ModuleNotFoundError"),
+        ("no_such_module_at_all:", "no_such_module_at_all raised ModuleNotFoundError"),
         (":", "expected"),
     ],
 )

@@ -1,5 +1,6 @@
 """A loss by name or callable, applied to whatever the model returns; and the best constant predictor's loss."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -120,7 +121,7 @@ def constant_loss(loss: Loss, outputs: Any, batch: Batch) -> float | None:
     Returns:
         The loss; None where the loss is not one of these or targets and outputs do not match.
     """
-    name, output, targets = name_of(loss), main_output(outputs), batch.targets
+    name, output, targets = _kind(loss, outputs, batch), main_output(outputs), batch.targets
     if name is None or output is None or not isinstance(targets, Tensor):
         return None
     if name == "cross_entropy":
@@ -134,6 +135,28 @@ def constant_loss(loss: Loss, outputs: Any, batch: Batch) -> float | None:
         return float((t - t.median(0).values).abs().mean())
     p = t.mean(0)
     return float(torch.special.entr(torch.stack([p, 1 - p])).sum(0).mean())
+
+
+def uniform_loss(loss: Loss, outputs: Any, batch: Batch) -> float | None:
+    """The cross-entropy of equal probabilities: log C for C classes, log 2 for binary cross-entropy.
+
+    Returns:
+        The loss; None for any other loss.
+    """
+    name, output = _kind(loss, outputs, batch), main_output(outputs)
+    if output is None or name not in ("cross_entropy", "bce"):
+        return None
+    classes = output.shape[-1 if loss is None else min(1, output.dim() - 1)]
+    return math.log(2 if name == "bce" else max(1, classes))
+
+
+def _kind(loss: Loss, outputs: Any, batch: Batch) -> LossName | None:
+    """A model's own loss is a cross-entropy where it has integer labels and one more axis of logits."""
+    output, targets = main_output(outputs), batch.targets
+    if loss is not None or output is None or not isinstance(targets, Tensor):
+        return name_of(loss)
+    labelled = not targets.is_floating_point() and output.dim() == targets.dim() + 1 and output.shape[-1] > 1
+    return "cross_entropy" if labelled else None
 
 
 def _label_entropy(targets: Tensor) -> float:

@@ -214,6 +214,13 @@ def _errors(show: bool) -> Iterator[None]:
         if show:
             print_exc()
         _fail(str(error))
+    except Exception as error:
+        if show:
+            print_exc()
+        _fail(
+            f"expected to get through, got {type(error).__name__}: {error}; this is a fault of theta0's: "
+            "please report it with what --traceback shows"
+        )
     except KeyboardInterrupt:
         typer.echo("theta0: interrupted; nothing was written.", err=True)
         raise typer.Exit(130) from None

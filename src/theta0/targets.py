@@ -68,6 +68,11 @@ def load_target(name: str) -> Target:
 
 def _called(module: ModuleType, name: str, function: str) -> Any:
     found = getattr(module, function, None)
+    if isinstance(found, nn.Module):
+        raise ValueError(
+            f"{name}: expected a function {function}(), got a {type(found).__name__}; "
+            f"write def {function}(): return ..."
+        )
     if not callable(found):
         came = "nothing of that name" if found is None else type(found).__name__
         raise ValueError(f"{name}: expected a function {function}(), got {came}; define it")
@@ -93,7 +98,7 @@ def _run_file(path: Path) -> ModuleType:
 def _imported(name: str) -> ModuleType:
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found: ModuleType = _guarded(f"{name}:", lambda: importlib.import_module(name))
+        found: ModuleType = _guarded(name, lambda: importlib.import_module(name))
     finally:
         sys.path.pop(0)
     return found

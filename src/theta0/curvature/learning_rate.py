@@ -16,6 +16,7 @@ from theta0._losses import Loss, checked, loss_of
 from theta0._models import unwrapped
 from theta0._randomness import Randomness
 from theta0._untouched import snapshot, untouched
+from theta0._user_code import UserCodeError
 from theta0.curvature.problem import Matrix, flat
 from theta0.curvature.stability import ADAPTIVE, Settings, checked_settings, largest_rate, start_share, stepper
 from theta0.curvature.top_eigenvalue import Certificate, TopEigenvalue, top_eigenvalue
@@ -203,11 +204,22 @@ def _inverse_preconditioner(
     parameters = trained_parameters(model)
     squares = []
     with untouched(model), torch.enable_grad():
+        if cuts > 1 and not _takes(model, parts[0], loss):
+            parts, cuts = list(data), 1
         for part in parts:
             value, _ = loss_of(model, part, loss)
             found = torch.autograd.grad(value, parameters, allow_unused=True)
             squares.append(flat(found, parameters).square())
     return 1 / (torch.stack(squares).mean(0).sqrt() + settings.eps), len(parts) / cuts
+
+
+def _takes(model: nn.Module, part: Batch, loss: Loss) -> bool:
+    """Whether a part of a batch goes through; a graph or a mask of the whole batch's size stops it."""
+    try:
+        loss_of(model, part, loss)
+    except UserCodeError:
+        return False
+    return True
 
 
 def _cuttable(batch: Batch) -> bool:

@@ -32,8 +32,8 @@ def vanishing_gradients(links: list[Link]) -> Finding | None:
     fallen = falling_back(links, FALL_WARNING)
     if not fallen:
         return None
-    largest = max(link.backward or 0.0 for link in links)
-    smallest = min(link.backward or 0.0 for link in fallen)
+    largest = max(link.sensitivity or 0.0 for link in links)
+    smallest = min(link.sensitivity or 0.0 for link in fallen)
     share, severe = smallest / largest, smallest < FALL_ERROR * largest
     begins = fallen[-1]
     return Finding(
@@ -109,20 +109,24 @@ def zero_gradient(stuck: Sequence[str], steps: int, trained: int) -> list[Findin
             message=(
                 f"The gradient of {listed} is exactly zero, and still is after {steps} probe steps on a copy: nothing "
                 "there can learn. Look for two zero factors in a product, or a unit that is off on every sample, and "
-                "start one of them at random."
+                "start one of them at random; of a recurrent weight, at a loss that reads only the first step."
             ),
-            remedy="torch.nn.init.normal_(parameter, std=0.02)",
+            remedy=f"torch.nn.init.normal_(model.get_parameter({stuck[0]!r}), std=0.02)",
             source="a gradient that is zero by design at step 0 is not zero after a step",
             layers=tuple(stuck),
         )
     ]
 
 
-def unused_parameters(unused: Sequence[str]) -> list[Finding]:
+def unused_parameters(unused: Sequence[str], trained: int) -> list[Finding]:
     """Parameters that the loss does not depend on.
 
+    Args:
+        unused: their names.
+        trained: how many parameters are trained in all.
+
     Returns:
-        One finding for all of them, or none.
+        One finding for all of them, or none; an error where the loss depends on no parameter at all.
     """
     if not unused:
         return []
@@ -130,7 +134,7 @@ def unused_parameters(unused: Sequence[str]) -> list[Finding]:
     return [
         Finding(
             code="unused-parameters",
-            severity="note",
+            severity="error" if len(unused) == trained else "note",
             layer=unused[0],
             value=float(len(unused)),
             threshold=0.0,

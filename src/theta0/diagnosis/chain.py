@@ -30,6 +30,14 @@ class Link:
         """The spread between samples over the root mean square: what is left of the signal; 0 for a silent layer."""
         return self.spread / self.rms if self.rms > 0 else 0.0
 
+    @property
+    def sensitivity(self) -> float | None:
+        """Gradient norm times root mean square: what a relative change of the preactivations does to the loss.
+
+        The gradient alone is small wherever the preactivations are large, also where a normalisation undoes both.
+        """
+        return None if self.backward is None else self.backward * self.rms
+
 
 def chain(table: Table) -> list[Link]:
     """The layer calls of a table, in execution order.
@@ -76,11 +84,11 @@ def falling_back(links: Sequence[Link], threshold: float) -> list[Link]:
     Returns:
         The links from the start of the chain to where, going backward, the fall begins; empty where there is none.
     """
-    known = [(link, link.backward) for link in links if link.backward is not None]
+    known = [(link, link.sensitivity) for link in links if link.sensitivity is not None and link.rms > 0]
     largest = max((norm for _, norm in known), default=0.0)
     fallen: list[Link] = []
     for link, norm in known:
         if not norm < threshold * largest:
             break
         fallen.append(link)
-    return fallen if any(link.backward for link in fallen) else []
+    return fallen if any(link.sensitivity for link in fallen) else []

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from theta0._batches import Batch, materialised, ready
 from theta0._losses import Loss, checked, loss_of, name_of
@@ -15,7 +17,7 @@ from theta0._training import checked_optimizer, steps_from
 from theta0._untouched import untouched
 from theta0.diagnosis.backward import backward_findings, frozen_parameters, unused_parameters, zero_gradient
 from theta0.diagnosis.finiteness import nonfinite_signals, nonfinite_weights
-from theta0.diagnosis.forward import forward_findings
+from theta0.diagnosis.forward import SPREAD_ERROR, forward_findings
 from theta0.diagnosis.rates import measured_rate, rate_findings
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.measurements.signals import signals_of
@@ -93,8 +95,9 @@ def diagnosis_of(
     if rate is not None and allowed is not None:
         cost += allowed.cost
         healthy = all(f.severity == "note" for f in findings)
-        findings += rate_findings(rate, allowed, otherwise_healthy=healthy)
-    return Diagnosis(tuple(records), tuple(_ordered(findings)), cost, allowed)
+        normalised = any(isinstance(m, _BatchNorm) and m.training for m in model.modules())
+        findings += rate_findings(rate, allowed, otherwise_healthy=healthy, batch_norm=normalised)
+    return Diagnosis(tuple(records), tuple(_ordered(_corroborated(findings))), cost, allowed)
 
 
 def _participation(model: nn.Module, table: Table) -> list[Finding]:
@@ -103,8 +106,8 @@ def _participation(model: nn.Module, table: Table) -> list[Finding]:
     trained = [name for name, p in named.items() if p.requires_grad]
     unused = [name for name in trained if "gradient_norm" not in table.get(name, {})]
     frozen = [name for name in named if name not in set(trained)]
-    judged = any("gradient_norm" in table.get(name, {}) for name in trained)
-    return (unused_parameters(unused) if judged else []) + frozen_parameters(frozen, len(trained))
+    measured = "loss" in table.get("", {})
+    return (unused_parameters(unused, len(trained)) if measured else []) + frozen_parameters(frozen, len(trained))
 
 
 def _still_zero(
@@ -117,6 +120,17 @@ def _still_zero(
         value, _ = loss_of(model, batch, loss)
         found = torch.autograd.grad(value, [named[name] for name in names], allow_unused=True)
     return [name for name, g in zip(names, found, strict=True) if g is None or not bool(g.any())]
+
+
+def _corroborated(findings: list[Finding]) -> list[Finding]:
+    """Activation shift alone slows training; it stops it where nothing else is left, or something dies of it."""
+    fatal = {"constant-output", "vanishing-activations", "vanishing-gradients"}
+    if any(f.code in fatal and f.severity == "error" for f in findings):
+        return findings
+    return [
+        replace(f, severity="warning") if f.code == "activation-shift" and 1 - f.value > SPREAD_ERROR**2 else f
+        for f in findings
+    ]
 
 
 def _ordered(findings: list[Finding]) -> list[Finding]:

@@ -28,7 +28,7 @@ def nonfinite_weights(table: Table) -> list[Finding]:
                 "pass. "
                 "Initialise it: torch.empty gives memory as it was."
             ),
-            remedy=f"torch.nn.init.zeros_({bad[0]})",
+            remedy=f"torch.nn.init.normal_(model.get_parameter({bad[0]!r}), std=0.02)",
             source="IEEE 754",
             layers=tuple(bad),
         )

@@ -240,7 +240,11 @@ def initial_loss(table: Table, *, regression: bool = False) -> Finding | None:
     error, warning = (ERROR_ERROR, ERROR_WARNING) if regression else (LOSS_ERROR, LOSS_WARNING)
     if not (math.isfinite(loss) and constant > 0 and loss > warning * constant):
         return None
+    # Where one class is rare the constant's loss goes to zero, while a fair start gives every class its chance.
+    constant = max(constant, whole.get("loss_uniform", 0.0))
     ratio = loss / constant
+    if ratio <= warning:
+        return None
     severe = ratio > error
     return Finding(
         code="initial-loss",
@@ -249,7 +253,7 @@ def initial_loss(table: Table, *, regression: bool = False) -> Finding | None:
         value=ratio,
         threshold=error if severe else warning,
         message=(
-            f"The first loss is {loss:.3g}, {ratio:.3g} times that of the best constant predictor ({constant:.3g}): "
+            f"The first loss is {loss:.3g}, {ratio:.3g} times that of a guess that ignores the input ({constant:.3g}): "
             "training starts by unlearning. Make the outputs smaller, or for regression standardise the targets or "
             "start the last bias at their mean."
         ),

@@ -14,6 +14,7 @@ from theta0.diagnosis.results import Finding
 HIGH_ERROR, LOW = 4.0, 1e-5
 HIGH_WARNING = {"sgd": 1.25, "momentum": 1.25}  # adaptive optimizers were seen to train well at 1.8 times the bound
 _ADAPTIVE_WARNING = 2.5
+_BATCH_NORM_SLACK = 10.0
 _TOLERANCE = 0.1  # of λ: the thresholds are coarser
 
 
@@ -37,33 +38,38 @@ def measured_rate(model: nn.Module, batches: Sequence[Batch], loss: Loss, optimi
             )
         except UserCodeError:
             raise
-        except ValueError:
+        except (RuntimeError, ValueError):  # an operator without a second derivative raises torch's own error
             continue
     return None
 
 
-def rate_findings(rate: float, found: LearningRate, *, otherwise_healthy: bool) -> list[Finding]:
+def rate_findings(
+    rate: float, found: LearningRate, *, otherwise_healthy: bool, batch_norm: bool = False
+) -> list[Finding]:
     """Hold a rate against the bound.
 
     Args:
         rate: the user's.
         found: what the curvature allows.
+        batch_norm: whether batch normalisation in training mode makes the loss blind to the weights' scale; then a rate
+            that is too high makes them grow, which lowers it (Arora, Li & Lyu, 2019), and ten times as much is allowed.
         otherwise_healthy: a start that lets nothing through has next to no curvature, and any rate looks too low.
 
     Returns:
         One finding, or none.
     """
     ratio = rate / found.bound
-    warning = HIGH_WARNING.get(found.optimizer, _ADAPTIVE_WARNING)
+    slack = _BATCH_NORM_SLACK if batch_norm else 1.0
+    error, warning = slack * HIGH_ERROR, slack * HIGH_WARNING.get(found.optimizer, _ADAPTIVE_WARNING)
     if ratio > warning:
-        severe = ratio > HIGH_ERROR
+        severe = ratio > error
         return [
             Finding(
                 code="learning-rate-too-high",
                 severity="error" if severe else "warning",
                 layer="",
                 value=ratio,
-                threshold=HIGH_ERROR if severe else warning,
+                threshold=error if severe else warning,
                 message=(
                     f"The learning rate {rate:g} is {ratio:.3g} times the largest at which {found.optimizer} is stable "
                     f"here ({found.bound:.3g}; largest curvature {found.top_eigenvalue:.3g}): the first steps "

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from theta0._batches import Batch
-from theta0._losses import Loss, constant_loss
+from theta0._losses import Loss, constant_loss, uniform_loss
 from theta0._models import main_output
 from theta0._moments import Moments, merged, moments
 from theta0._records import Record
@@ -32,7 +32,8 @@ class Pass:
 def output_records(passes: Sequence[Pass], loss: Loss) -> list[Record]:
     """Whole-network numbers (layer "") over several forward passes.
 
-    `loss` and `loss_constant` are means over batches; `output_rms` and `output_sample_std` are taken over the rows of
+    `loss`, `loss_constant` and, for cross-entropies, `loss_uniform` (of equal probabilities) are means over batches;
+    `output_rms` and `output_sample_std` are taken over the rows of
     the main output, `output_sample_std` being the root of the variance between rows, averaged over the row's entries.
 
     Returns:
@@ -46,6 +47,9 @@ def output_records(passes: Sequence[Pass], loss: Loss) -> list[Record]:
     known = [value for value in constants if value is not None]
     if known and len(known) == len(constants):
         records.append(Record("", "loss_constant", sum(known) / len(known)))
+    uniform = [uniform_loss(loss, p.outputs, p.batch) for p in passes]
+    if uniform and all(value is not None for value in uniform):
+        records.append(Record("", "loss_uniform", sum(value or 0.0 for value in uniform) / len(uniform)))
     rows = [main_output(p.outputs) for p in passes]
     seen = _row_moments([row for row in rows if isinstance(row, Tensor) and row.numel()])
     if seen is not None:

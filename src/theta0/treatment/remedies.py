@@ -15,6 +15,7 @@ from theta0.initializers.unit_variance import unit_variance_
 from theta0.parametrizations.linearly_constrained import linearly_constrained
 
 Remedy = Callable[..., nn.Module]
+Report = Callable[[Mapping[str, str]], None]
 
 # The findings that name each remedy; treat(with_="auto") tries them in this order.
 ANSWERS: Mapping[str, tuple[str, ...]] = {
@@ -30,7 +31,14 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def lcw_(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generator: Randomness = None) -> nn.Module:
+def lcw_(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Any = None,
+    *,
+    generator: Randomness = None,
+    report: Report | None = None,
+) -> nn.Module:
     """Linearly constrained weights on every Linear and Conv layer but the last, then unit variance.
 
     Layers that cannot be constrained (fan-in 1, tied, frozen, or parametrized already) keep plain weights.
@@ -40,6 +48,7 @@ def lcw_(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generato
         batches: batches with or without targets.
         loss: ignored.
         generator: ignored: nothing is drawn.
+        report: receives the layers left as they were, and why.
 
     Returns:
         The model.
@@ -51,10 +60,11 @@ def lcw_(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generato
     found = materialised(batches, inner)
     restore = snapshot(inner)
     try:
-        constrained = constrainable(layers(inner, found[0]))
+        constrained, plain = constrainable(layers(inner, found[0]))
         if not constrained:
+            why = "; ".join(f"layer {path!r}: {reason}" for path, reason in plain.items()) or "there is no such layer"
             raise ValueError(
-                "lcw: expected a Linear or Conv layer before the last whose weight can be constrained, got none"
+                f"expected a Linear or Conv layer before the last whose weight can be constrained, got none ({why})"
             )
         for layer in constrained:
             linearly_constrained(layer.module, layer.attribute)
@@ -62,10 +72,19 @@ def lcw_(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generato
     except BaseException:
         restore()
         raise
+    if report is not None:
+        report(plain)
     return model
 
 
-def scaled_(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generator: Randomness = None) -> nn.Module:
+def scaled_(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Any = None,
+    *,
+    generator: Randomness = None,
+    report: Report | None = None,
+) -> nn.Module:
     """`unit_variance_` on all layers but those whose weights are zero on purpose.
 
     Args:
@@ -73,24 +92,32 @@ def scaled_(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, gener
         batches: batches with or without targets.
         loss: ignored.
         generator: ignored: nothing is drawn.
+        report: receives the layers left as they were, and why.
 
     Returns:
         The model.
     """
-    return unit_variance_(model, batches, skip=silent_layers(unwrapped(model)))
+    skip = silent_layers(unwrapped(model))
+    return unit_variance_(model, batches, skip=skip, report=report and (lambda done: report(done.skipped)))
 
 
-def constrainable(found: list[Layer]) -> list[Layer]:
+def constrainable(found: list[Layer]) -> tuple[list[Layer], dict[str, str]]:
     """The layers that LCW constrains: Linear and Conv, all but the last, with a plain, trained, untied weight.
 
     Returns:
-        Those layers, in execution order.
+        Those layers in execution order, and for each other one before the last why it keeps a plain weight.
     """
     kinds = (Linear, Conv1d, Conv2d, Conv3d)
-    usable = [layer for layer in found if isinstance(layer.module, kinds) and layer.attribute == "weight"]
-    return [
-        layer for layer in usable[:-1] if layer.fan_in > 1 and not (layer.tied or layer.frozen or layer.parametrized)
-    ]
+    usable = [layer for layer in found if isinstance(layer.module, kinds) and layer.attribute == "weight"][:-1]
+    reasons = {layer.path: reason for layer in usable if (reason := _plain_because(layer)) is not None}
+    return [layer for layer in usable if layer.path not in reasons], reasons
+
+
+def _plain_because(layer: Layer) -> str | None:
+    if layer.fan_in < 2:
+        return f"fan-in {layer.fan_in}, where only the zero weight sums to zero"
+    named = {"tied": layer.tied, "frozen": layer.frozen, "parametrized already": layer.parametrized}
+    return next((reason for reason, holds in named.items() if holds), None)
 
 
 def silent_layers(model: nn.Module) -> list[str]:

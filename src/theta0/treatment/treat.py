@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from theta0._batches import Batch, held_out, initialised, materialised
-from theta0._losses import Loss, checked
+from theta0._losses import Loss, checked, loss_of
 from theta0._randomness import Randomness
 from theta0._training import Run, checked_optimizer, probe_rate, short_run
-from theta0._untouched import randomness_snapshot, snapshot
+from theta0._untouched import randomness_snapshot, snapshot, untouched
+from theta0._user_code import UserCodeError
 from theta0.diagnosis.diagnose import diagnosis_of
 from theta0.diagnosis.results import Diagnosis
 from theta0.treatment.remedies import ANSWERS, REMEDIES
@@ -76,6 +78,8 @@ def treat(
     inner = initialised(model)
     found = materialised(batches, inner, max_batches=max_batches)
     train, verify = held_out(found)
+    if len(found) == 1:
+        _require_parts_go_through(inner, train[0], found[0], loss)
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
     trial = _Trial(train, verify, loss, checked_optimizer(optimizer or "sgd"), learning_rate, steps)
@@ -88,6 +92,19 @@ def treat(
         keep()
         restore_randomness()
     return treatment
+
+
+def _require_parts_go_through(model: nn.Module, part: Batch, whole: Batch, loss: Loss) -> None:
+    """A single batch is split for verification, which a graph or a mask of the whole batch's size does not survive."""
+    with untouched(model), torch.no_grad():
+        loss_of(model, whole, loss)
+        try:
+            loss_of(model, part, loss)
+        except UserCodeError as error:
+            raise ValueError(
+                "batches: a single batch is split into a part to train on and one to verify on, and this model cannot "
+                f"take a part of it ({error}); pass at least two batches"
+            ) from error
 
 
 def _named(with_: str) -> tuple[str, ...] | None:
@@ -110,7 +127,11 @@ def _tried(
 
     Returns:
         The treatment, and the function that puts the model into the start to keep.
+
+    Raises:
+        ValueError: if the one remedy asked for cannot be applied.
     """
+    explicit = names is not None
     tell("measuring the start as given")
     before = _measured(model, trial)
     cost = before.cost
@@ -130,6 +151,8 @@ def _tried(
         states.append(state)
         cost += spent
         restore()
+        if attempt.run is None and len(names) == 1 and explicit:
+            raise ValueError(f"{name} {attempt.reason}")
     best = min(range(len(names)), key=lambda i: _reached(attempts[i].run))
     run = attempts[best].run
     kept = _better(_reached(run), untreated.held_out)
@@ -143,14 +166,17 @@ def _tried(
 def _attempt(
     model: nn.Module, trial: _Trial, name: str, generator: Randomness, restore: Callable[[], None]
 ) -> tuple[Attempt, Callable[[], None], float]:
+    left: dict[str, str] = {}
     try:
-        REMEDIES[name](model, list(trial.train), trial.loss, generator=generator)
+        REMEDIES[name](model, list(trial.train), trial.loss, generator=generator, report=left.update)
     except ValueError as error:
         return Attempt(name, None, None, f"could not be applied: {error}"), restore, 0.0
     state = snapshot(model)
     after = _measured(model, trial)
     run, spent = _run(model, trial)
     reason = f"held-out loss {run.held_out:.4g} after {len(run.losses)} steps"
+    if left:
+        reason += "; left as they were: " + ", ".join(f"{path} ({why})" for path, why in left.items())
     # Applying costs a few forward passes: unit variance sweeps at least twice.
     return Attempt(name, after, run, reason), state, after.cost + spent + len(trial.train)
 
@@ -199,4 +225,9 @@ def _reason(name: str, attempt: Attempt, untreated: Run, kept: bool) -> str:
     )
     if kept:
         return f"Kept: {compared}."
+    if math.isinf(reached) and math.isinf(plain):
+        return (
+            f"Not kept: both starts diverge, with {name} and without, at rate {attempt.run.rate:g}; "
+            "lower it (theta0 rate TARGET finds one). The model is as it was."
+        )
     return f"Not kept: {compared}. The model is as it was."

@@ -1,0 +1,102 @@
+"""Healthy starts that once were called ill, and ill ones that passed: one of each kind."""
+
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from theta0 import diagnose
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(256, 8, generator=G)
+
+
+def severe(found):
+    return {f.code for f in found.findings if f.severity != "note"}
+
+
+def default(*widths, activation=nn.ReLU):
+    torch.manual_seed(0)
+    parts = [p for i, o in pairwise(widths) for p in (nn.Linear(i, o), activation())]
+    return nn.Sequential(*parts[:-1])
+
+
+def test_rare_labels_do_not_make_a_fair_guess_a_bad_loss():
+    rare = (torch.arange(256) % 100 == 0).long()
+    assert severe(diagnose(default(8, 16, 2), [(X, rare)], "cross_entropy")) == set()
+    assert severe(diagnose(default(8, 16, 1), [(X, rare[:, None].float())], "bce")) == set()
+
+
+def test_unscaled_pixels_before_batch_normalisation():
+    torch.manual_seed(0)
+    pixels = torch.rand(64, 3, 8, 8, generator=G) * 255
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Flatten(), nn.Linear(128, 4),
+    )  # fmt: skip
+    assert "vanishing-gradients" not in severe(diagnose(net, [(pixels, torch.arange(64) % 4)], "cross_entropy"))
+
+
+def test_a_rate_that_batch_normalisation_bears():
+    torch.manual_seed(0)
+    parts = [p for _ in range(12) for p in (nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())]
+    net = nn.Sequential(*parts, nn.Linear(8, 4))
+    found = diagnose(net, [(X, torch.arange(256) % 4)], "cross_entropy", optimizer="adam", learning_rate=1e-3)
+    assert "learning-rate-too-high" not in severe(found)
+
+
+def test_an_operator_without_a_second_derivative_is_no_failure():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.EmbeddingBag(10, 8), nn.Linear(8, 3))
+    data = [(torch.randint(10, (32, 4), generator=G), torch.arange(32) % 3)]
+    assert severe(diagnose(net, data, "cross_entropy", optimizer="adam", learning_rate=1e-3)) == set()
+
+
+def test_a_graph_of_the_whole_batch_is_not_cut():
+    adjacency = torch.eye(32)
+
+    class Graph(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 3)
+
+        def forward(self, x):
+            return self.second(F.relu(adjacency @ self.first(x)))
+
+    data = [(X[:32], torch.arange(32) % 3)]
+    assert severe(diagnose(Graph(), data, "cross_entropy", optimizer="adam", learning_rate=1e-3)) == set()
+
+
+def test_a_loss_that_depends_on_no_parameter_is_an_error():
+    class Detached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.layer(x).detach()
+
+    found = diagnose(Detached(), [(X, torch.arange(256) % 3)], "cross_entropy")
+    assert not found.healthy
+    assert "unused-parameters" in severe(found)
+
+
+def test_a_models_own_cross_entropy_is_held_against_a_guess():
+    class Own(nn.Module):
+        def __init__(self, scale):
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed, self.head = nn.Embedding(20, 16), nn.Linear(16, 20)
+            with torch.no_grad():
+                self.head.weight.mul_(scale)
+
+        def forward(self, tokens, labels=None):
+            logits = self.head(self.embed(tokens))
+            return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+
+    tokens = torch.randint(20, (16, 6), generator=G)
+    data = [{"tokens": tokens, "labels": tokens}]
+    assert "initial-loss" not in severe(diagnose(Own(1.0), data))
+    assert "initial-loss" in severe(diagnose(Own(100.0), data))
