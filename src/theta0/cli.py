@@ -117,6 +117,9 @@ def rate(
     certify: Annotated[
         tuple[float, float] | None, typer.Option(help="Prove λ within EPSILON but for probability DELTA.")
     ] = None,
+    batch_size: Annotated[
+        list[int] | None, typer.Option(help="Also the rate for batches of this size; may be repeated.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Test the curvature products on this network first.")] = False,
     as_json: JsonOption = False,
     traceback: TracebackOption = False,
@@ -130,7 +133,10 @@ def rate(
         t = load_target(target)
         if check:
             top_eigenvalue(t.model, t.batches, t.loss, max_batches=1, check=True)
-        found = suggest_learning_rate(t.model, t.batches, t.loss, optimizer or t.optimizer or "sgd", certify=certify)
+        chosen = optimizer or t.optimizer or "sgd"
+        found = suggest_learning_rate(
+            t.model, t.batches, t.loss, chosen, certify=certify, batch_sizes=batch_size or None
+        )
         if verify:
             tell("training briefly around the suggestion")
         runs = verify_learning_rate(t.model, t.batches, t.loss, found) if verify else ()
@@ -146,6 +152,7 @@ def reproduce(
     dataset: Annotated[str | None, typer.Option(help="digits, mnist, cifar10 …; default: the source's.")] = None,
     out: Annotated[Path, typer.Option(help="Where the picture and the numbers go.", metavar="DIR")] = Path("build"),
     jobs: Annotated[int, typer.Option(help="How many processes.", min=1)] = 1,
+    backend: Annotated[str, typer.Option(help="joblib's backend: loky, threading, dask, ray …")] = "loky",
     traceback: TracebackOption = False,
 ) -> None:
     """Repeat a source's experiment: a picture, its numbers as JSON, and one line against the source."""
@@ -164,7 +171,7 @@ def reproduce(
         torch.set_flush_denormal(True)  # norm penalties and vanished gradients make denormal numbers
         line = "\n".join(items)
         if item != "list":
-            line = items[item](dataset, data, scale=scale, out_dir=out, jobs=jobs, progress=progress)
+            line = items[item](dataset, data, scale=scale, out_dir=out, jobs=jobs, backend=backend, progress=progress)
     typer.echo(line)
 
 

@@ -43,7 +43,7 @@ def vanishing_gradients(links: list[Link]) -> Finding | None:
         value=share,
         threshold=FALL_ERROR if severe else FALL_WARNING,
         message=(
-            f"Going backward, the gradient falls to {share:.1e} of its largest norm; at {begins.layer!r} and the "
+            f"Going backward, the gradient's effect falls to {share:.1e} of its largest; at {begins.layer!r} and the "
             f"{len(fallen) - 1} layers before it too little arrives for them to learn. Keep the preactivations' mean "
             "at zero (LCW) and their variance at one."
         ),
