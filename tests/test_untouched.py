@@ -1,6 +1,7 @@
 """The user's model is sacred: bit-identical after every observation, also when something raises in the middle."""
 
 import copy
+from contextlib import suppress
 
 import pytest
 import torch
@@ -11,13 +12,26 @@ from cases import Case, case, each_case, flat, mlp, normal
 from states import randomness, state_of
 from theta0._models import unwrapped
 from theta0._untouched import snapshot, untouched
+from theta0.curvature import suggest_learning_rate
 from theta0.diagnosis import diagnose
-from theta0.measurements import activation_shift, neuron_shifts, signals
+from theta0.measurements import activation_shift, gradients, neuron_shifts, signals
+
+
+def _where_it_exists(measure, model, batches, loss):
+    """Some networks have no per-sample gradients or no curvature: an explained refusal leaves no trace either."""
+    with suppress(ValueError):
+        measure(model, batches, loss)
+
 
 OBSERVATIONS = {
     "diagnose": diagnose,
     "signals": signals,
     "activation_shift": lambda model, batches, loss: activation_shift(model, batches),
+    "diagnose with a rate": lambda model, batches, loss: diagnose(
+        model, batches, loss, optimizer="adam", learning_rate=1e-3
+    ),
+    "gradients": lambda model, batches, loss: _where_it_exists(gradients, model, batches, loss),
+    "suggest_learning_rate": lambda model, batches, loss: _where_it_exists(suggest_learning_rate, model, batches, loss),
 }
 each_observation = pytest.mark.parametrize("observe", OBSERVATIONS.values(), ids=OBSERVATIONS.keys())
 

@@ -36,12 +36,14 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
     What is restored, also when the block raises: parameter and buffer values, the tensor objects themselves, `.grad`,
     `requires_grad`, train or eval modes, hooks, classes (a parametrization changes them) and plain attributes of every
-    module; and the random state of torch (CPU and accelerator), numpy and `random`.
+    module; and the random state of torch (CPU and accelerator), numpy and `random`. Compiled regions run eagerly
+    meanwhile: they are opaque, and compiling them for a look at them would leave its cache behind.
     """
     restore_model = snapshot(model)
     restore_randomness = randomness_snapshot()
     try:
-        yield
+        with torch.compiler.set_stance("force_eager"):
+            yield
     finally:
         restore_model()
         restore_randomness()
