@@ -12,9 +12,9 @@ class Standardization(_BatchNorm):
     kutsuna2019lcw, section 5, takes it from Gülçehre and Bengio (2016): the same standardization as batch
     normalization, of a where that one takes z. It removes the activation shift by making the mean activation zero
     (Proposition 2). One mean and one variance for each unit (axis 1), over the batch and, for convolutional
-    activations, over positions: those of the batch in training, running ones in evaluation. The source computes it by torch's own
-    batch normalization, and so does this: running statistics, `state_dict`, conversion to synchronised statistics and
-    everything that looks for batch normalization work alike.
+    activations, over positions: those of the batch in training, running ones in evaluation. The source computes it by
+    torch's own batch normalization, and so does this: running statistics, `state_dict`, conversion to synchronised
+    statistics and everything that looks for batch normalization work alike.
 
     No scale and bias unless `affine=True` (what torch's module has if not told otherwise): a linear layer behind it
     takes them up into its own weight and bias.
