@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import torch
 from jaxtyping import Float64
@@ -190,14 +191,19 @@ def per_unit(call: LinearCall, values: Tensor) -> Tensor:
     return values.view(-1, *[1] * (weight.dim() - 1))
 
 
-def cannot_vary(who: str, call: LinearCall, deviation: float) -> ValueError:
-    """The refusal of a layer whose output no scale can bring to unit variance.
+def refuse_constant(who: str, call: LinearCall, deviation: float) -> NoReturn:
+    """Refuse a layer whose output no scale can bring to unit variance.
 
-    Returns:
-        The error, for the caller to raise.
+    Args:
+        who: the initializer.
+        call: the layer.
+        deviation: of its output: 0 or not finite.
+
+    Raises:
+        ValueError: always.
     """
     how = "does not vary" if deviation == 0 else "is not finite"
-    return ValueError(
+    raise ValueError(
         f"{who}: layer {call.layer!r}: expected an output that varies, got one that {how} "
         f"(standard deviation {deviation}); draw its weight anew, or leave it alone with "
         f"skip=[{call.owner.layer!r}]"
@@ -252,7 +258,7 @@ def _reason_to_skip(call: LinearCall, skip: frozenset[str]) -> str | None:
 def _key(call: LinearCall) -> Key:
     """Tied weights share a key: their parameter's identity, or their parametrization's, and which part of it."""
     owner, weight = call.owner, call.weight
-    part = weight.storage_offset(), weight.numel()
+    part = int(weight.storage_offset()), weight.numel()
     if parametrize.is_parametrized(owner.module, owner.attribute):
         parametrizations: nn.ModuleDict = owner.module.parametrizations  # type: ignore[assignment]
         return (id(parametrizations[owner.attribute]), *part)

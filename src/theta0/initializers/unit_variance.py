@@ -16,9 +16,9 @@ from theta0.initializers._layerwise import (
     Goal,
     Key,
     all_or_nothing,
-    cannot_vary,
     draw_weights,
     multiply,
+    refuse_constant,
     swept,
 )
 
@@ -134,7 +134,7 @@ class _ToDeviation:  # shared by the observers of the passes
         had_bias = _remove_bias(call)
         deviation = _deviation(_pooled(call))
         if not (math.isfinite(deviation) and deviation > 0):
-            raise cannot_vary(_NAME, call, deviation)
+            refuse_constant(_NAME, call, deviation)
         scale = self.std * float(goal.deviation) / deviation
         if abs(scale - 1) < _TOLERANCE / 5:
             return had_bias

@@ -19,10 +19,10 @@ from theta0.initializers._layerwise import (
     Goal,
     Key,
     all_or_nothing,
-    cannot_vary,
     draw_weights,
     multiply,
     per_unit,
+    refuse_constant,
     swept,
 )
 
@@ -155,7 +155,7 @@ class _Units:  # shared by the observers of the passes
         typical = float(deviation.square().mean().sqrt())
         rounding = 8 * torch.finfo(call.output.dtype).eps * float(found.mean.abs().max())
         if not math.isfinite(typical) or typical <= rounding:
-            raise cannot_vary(_NAME, call, typical if not math.isfinite(typical) else 0.0)
+            refuse_constant(_NAME, call, typical if not math.isfinite(typical) else 0.0)
         # What varied in an earlier pass is kept in the last one's goals.
         varies = self.varies.setdefault(key, deviation > max(self.floor * typical, rounding))
         scale = torch.where(varies, goal.deviation.to(deviation) / deviation, 1.0)
@@ -215,4 +215,6 @@ def _settable(bias: Tensor, units: int) -> bool:
 
 
 def _by_unit(call: LinearCall) -> Moments:
-    return moments(call.output.movedim(call.unit_axis, -1).flatten(0, -2) if call.output.dim() > 1 else call.output[None])
+    return moments(
+        call.output.movedim(call.unit_axis, -1).flatten(0, -2) if call.output.dim() > 1 else call.output[None]
+    )
