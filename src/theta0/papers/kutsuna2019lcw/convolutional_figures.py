@@ -98,8 +98,8 @@ def sentence(rows: list[Row], averaged: int) -> str:
             for weights in dict.fromkeys(row["weights"] for row in rows)
         )
         parts.append(
-            f"{cells}; LCW lowers the test loss in {int((gap > 0).sum())} of {len(gap)} seeds, by {gap.mean():.3f}{spread} "
-            f"(source: {published[0]} on CIFAR-10, {published[1]} on CIFAR-100)"
+            f"{cells}; LCW lowers the test loss in {int((gap > 0).sum())} of {len(gap)} seeds, by "
+            f"{gap.mean():.3f}{spread} (source: {published[0]} on CIFAR-10, {published[1]} on CIFAR-100)"
         )
     return f"test accuracy/loss, mean of the last {averaged} points: " + "; ".join(parts)
 

@@ -11,10 +11,10 @@ from torch import Generator, nn
 
 from theta0.measurements import signals
 from theta0.papers.datasets import Dataset
+from theta0.papers.furusho2020thesis.drawing import finish
 from theta0.papers.kutsuna2019lcw.deep_mlp_figure import drawn, sentence
 from theta0.papers.kutsuna2019lcw.training import Plan, Source, plan_of, prepared, source_of, train
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS, Variant, start_
-from theta0.papers.furusho2020thesis.drawing import finish
 from theta0.papers.models import deep_perceptron
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 
@@ -44,7 +44,7 @@ class Scale:
 
 SCALES = {
     "smoke": Scale(0.2, 24, 2, Plan(256, 128, 3, 3, 1e-4, batch=64), "digits"),
-    "laptop": Scale(1.0, 256, 3, Plan(None, 5000, 4, 36, 1e-4), "fashion-mnist"),
+    "laptop": Scale(1.0, 256, 3, Plan(None, 5000, 3, 14, 1e-4), "fashion-mnist"),
     "paper": Scale(1.0, 256, 3, Plan(None, None, 100, 100, 1e-4), "cifar10"),
 }
 COMPARED = ("LCW", "BN", "BN+LCW")

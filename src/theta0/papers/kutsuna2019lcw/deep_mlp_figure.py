@@ -27,7 +27,11 @@ def drawn(rows: list[Row], title: str) -> Figure:
     figure = new_figure(3, 2)
     figure.suptitle(title, fontsize=10)
     for row in (row for row in rows if row["trained"]):
-        style = {"color": VARIANTS[row["variant"]].colour, "linewidth": 1.2, "alpha": 1.0 if row["seed"] == 0 else 0.45}
+        style: dict[str, Any] = {
+            "color": VARIANTS[row["variant"]].colour,
+            "linewidth": 1.2,
+            "alpha": 1.0 if row["seed"] == 0 else 0.45,
+        }
         style["linestyle"] = "--" if "BN" in row["variant"] else "-"
         label = row["variant"] if row["seed"] == 0 else None
         for curve, panel in _CURVES.items():
@@ -83,7 +87,7 @@ def is_idle(row: Row) -> bool:
         True if no point of the curve reaches 1.5 times the accuracy of a guess among equally frequent classes.
     """
     reached = [value for value in row["train_accuracy"] if value is not None]
-    return max(reached, default=0.0) < 1.5 / row["classes"]
+    return bool(max(reached, default=0.0) < 1.5 / row["classes"])
 
 
 def _values(rows: list[Row], variant: str, curve: str) -> list[float]:
@@ -101,7 +105,10 @@ def _paired(rows: list[Row]) -> str:
     lower = int((constrained < plain).sum())
     gap = plain - constrained
     spread = f" ± {gap.std(ddof=1):.3f}" if len(gap) > 1 else ""
-    return f"test loss of BN+LCW below BN's in {lower} of {len(gap)} seeds, by {gap.mean():.3f}{spread} (source: it is lower)"
+    return (
+        f"test loss of BN+LCW below BN's in {lower} of {len(gap)} seeds, by {gap.mean():.3f}{spread} "
+        "(source: it is lower)"
+    )
 
 
 def _starts(rows: list[Row]) -> str:

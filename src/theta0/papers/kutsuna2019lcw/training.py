@@ -139,8 +139,7 @@ def train(model: nn.Module, data: Dataset, plan: Plan, generator: Generator) -> 
         `test_loss`, `test_accuracy` at each point; None from where the loss is not finite; and the number of updates.
     """
     device = next(model.parameters()).device
-    settings = {"momentum": plan.momentum, "weight_decay": plan.weight_decay}
-    optimizer = torch.optim.SGD(model.parameters(), plan.rate, **settings)
+    optimizer = torch.optim.SGD(model.parameters(), plan.rate, momentum=plan.momentum, weight_decay=plan.weight_decay)
     per_epoch = max(len(data.train_x) // plan.batch, 1)
     total = per_epoch * plan.epochs
     points = {round(total * (number + 1) / plan.points) for number in range(plan.points)}
@@ -189,7 +188,7 @@ def evaluated(model: nn.Module, data: Dataset) -> tuple[float, float]:
     device, training = next(model.parameters()).device, model.training
     model.eval()
     loss, right = 0.0, 0
-    for x, y in zip(data.test_x.split(500), data.test_y.split(500), strict=True):
+    for x, y in zip(torch.split(data.test_x, 500), torch.split(data.test_y, 500), strict=True):
         outputs = model(x.to(device)).cpu()
         loss += float(F.cross_entropy(outputs, y, reduction="sum"))
         right += int((outputs.argmax(1) == y).sum())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from torch import nn
@@ -11,6 +12,7 @@ from theta0.layers import Standardization
 from theta0.parametrizations import parametrize_
 
 Weights = Literal["lcw", "weight-norm", "cwn", "spectral-norm"]
+STANDARDIZATION = partial(Standardization, affine=True)  # the source took torch's batch normalization as it comes
 Start = Literal["glorot", "unit-variance", "data-dependent"]
 
 
@@ -39,7 +41,7 @@ VARIANTS: dict[str, Variant] = {
     "unit variance": Variant("unit-variance", "#b9a98c"),
     "LCW": Variant("unit-variance", "#c1521c", "lcw"),
     "BN": Variant("glorot", "#1f5a94", before=nn.BatchNorm1d),
-    "SL": Variant("glorot", "#3c7d3c", after=Standardization),
+    "SL": Variant("glorot", "#3c7d3c", after=STANDARDIZATION),
     "LN": Variant("glorot", "#8a5aa8", before=nn.LayerNorm),
     "WN": Variant("data-dependent", "#d09a1e", "weight-norm"),
     "CWN": Variant("data-dependent", "#d4687c", "cwn"),
@@ -48,7 +50,7 @@ VARIANTS: dict[str, Variant] = {
     "BN+WN": Variant("data-dependent", "#d09a1e", "weight-norm", before=nn.BatchNorm1d),
     "BN+CWN": Variant("data-dependent", "#d4687c", "cwn", before=nn.BatchNorm1d),
     "BN+SN": Variant("glorot", "#4bb3b3", "spectral-norm", before=nn.BatchNorm1d),
-    "BN+SL": Variant("glorot", "#3c7d3c", before=nn.BatchNorm1d, after=Standardization),
+    "BN+SL": Variant("glorot", "#3c7d3c", before=nn.BatchNorm1d, after=STANDARDIZATION),
 }
 
 
