@@ -44,7 +44,7 @@ class Scale:
 
 SCALES = {
     "smoke": Scale(1 / 32, 2, 1, Plan(128, 64, 1, 2, 5e-4, batch=32), "digits"),
-    "laptop": Scale(1 / 8, 3, 2, Plan(10_000, 2_000, 10, 10, 5e-4), "cifar10"),
+    "laptop": Scale(1 / 8, 3, 2, Plan(20_000, 5_000, 8, 8, 5e-4), "cifar10"),
     "paper": Scale(1.0, 3, 10, Plan(None, None, 300, 300, 5e-4), "cifar10"),
 }
 _CIFAR100 = {"epochs": 500, "points": 500}  # at paper scale
