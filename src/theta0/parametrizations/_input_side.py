@@ -20,10 +20,10 @@ _ONCE, _TWICE = 1 / 64, 8.0
 def compute_from_input_(layer: nn.Module, name: str) -> None:
     """Let a Linear layer constrained in ambient coordinates centre its input where that is cheaper.
 
-    C = I - 11ᵀ/m is symmetric, so W x = (V C) x = V (C x): batch · m numbers to touch instead of out · m. `layer.weight` stays
-    the centred weight for everyone who reads it, and the weight is what computes whenever calls are watched,
-    compiled or traced, under autocast, under `parametrize.cached()`, with parameters replaced (`functional_call`) and
-    in half precision. `remove_parametrizations` gives the layer its plain class back.
+    C = I - 11ᵀ/m is symmetric, so W x = (V C) x = V (C x): batch · m numbers to touch instead of out · m.
+    `layer.weight` stays the centred weight for everyone who reads it, and the weight is what computes whenever calls
+    are watched, compiled or traced, under autocast, under `parametrize.cached()`, with parameters replaced
+    (`functional_call`) and in half precision. `remove_parametrizations` gives the layer its plain class back.
     """
     kind: Any = type(layer)
     if name == "weight" and isinstance(layer, nn.Linear) and kind.__mro__[1].forward is nn.Linear.forward:
