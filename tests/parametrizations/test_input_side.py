@@ -97,6 +97,7 @@ def test_same_function_same_derivatives(rows, bias):
     torch.testing.assert_close(twice(found), twice(expected), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, from its forward-mode rules
 def test_forward_mode_and_transforms_over_inputs():
     layer = layer_of()
     x = random(12)
