@@ -1,4 +1,4 @@
-"""Figures and tables of kutsuna2019lcw: activation shift, linearly constrained weights, and what they do to training."""
+"""Figures and tables of kutsuna2019lcw: activation shift, and training under linearly constrained weights."""
 
 from collections.abc import Callable
 
