@@ -90,8 +90,9 @@ def checked_weight(layer: nn.Module, name: str, by: str) -> nn.Parameter:
     if not weight_names(layer) and not _has_weights(layer):
         raise ValueError(f"{by} takes {_KINDS}, not {kind_of(layer)}: {layer}")
     if parametrize.is_parametrized(layer, name):
+        made = ", ".join(type(part).__name__ for part in layer.parametrizations[name])  # type: ignore[index]
         raise ValueError(
-            f"{name!r} of {layer} is already parametrized; "
+            f"{name!r} of {layer} is already parametrized ({made}); "
             f"torch.nn.utils.parametrize.remove_parametrizations(layer, {name!r}) makes it plain again"
         )
     weight = layer._parameters.get(name)

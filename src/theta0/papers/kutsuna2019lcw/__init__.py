@@ -1,0 +1,13 @@
+"""Figures and tables of kutsuna2019lcw: activation shift, and training under linearly constrained weights."""
+
+from collections.abc import Callable
+
+from theta0.papers.kutsuna2019lcw.convolutional import fig6, table1
+from theta0.papers.kutsuna2019lcw.deep_mlp import fig5, relu
+
+ITEMS: dict[str, Callable[..., str]] = {
+    "fig5": fig5,
+    "fig6": fig6,
+    "table1": table1,
+    "relu": relu,  # not in the source: thirty ReLU layers
+}
