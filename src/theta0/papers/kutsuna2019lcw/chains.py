@@ -58,8 +58,8 @@ def fig4(
     return (
         f"fig4, {chosen.label}: preactivation variance stays {_span(plain)} and {_span(constrained)}; from the last "
         f"hidden layer back to the first the gradient's variance changes by {_ratio(plain):.1e} with standard weights "
-        f"(it vanishes, as in the source) and by {_ratio(constrained):.2f} with LCW (the source: a slight increase); per "
-        f"layer {plain['gain']:.3f} and {constrained['gain']:.3f}, theory {plain['gain_expected']:.3f} and "
+        f"(it vanishes, as in the source) and by {_ratio(constrained):.2f} with LCW (the source: a slight increase); "
+        f"per layer {plain['gain']:.3f} and {constrained['gain']:.3f}, theory {plain['gain_expected']:.3f} and "
         f"{constrained['gain_expected']:.3f}"
     )
 
@@ -79,6 +79,7 @@ def chain(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
     """
     logits, preactivations, _ = flow(model, x.double())
     gradients = torch.autograd.grad(F.cross_entropy(logits, y), preactivations)
+    preactivations = [z.detach() for z in preactivations]
     variances = [float(g.var(correction=0)) for g in gradients]
     return {
         "preactivation_quantiles": quantiles(torch.stack([z.flatten() for z in preactivations], 1)).tolist(),
