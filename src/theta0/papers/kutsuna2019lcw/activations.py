@@ -58,7 +58,7 @@ def fig2(
     epochs = size.plan.epochs
     panels = {"(a) at the start": before, f"(b) after {epochs} epochs": after}
     numbers = {"data": chosen.label, "panels": panels, "curves": curves, "test_loss": loss, "test_accuracy": accuracy}
-    finish(_drawn(panels, f"LCW · {chosen.label}", VARIANTS["LCW"].colour), numbers, out_dir, "fig2")
+    finish(_drawn(panels, f"under LCW · {chosen.label}", VARIANTS["LCW"].colour), numbers, out_dir, "fig2")
     return (
         f"fig2, {chosen.label}: at the start unit means are {_range(before)} and the activations' mean lies to "
         f"{min(before['common_mean_share']):.1%} at least along 1, as the source says (0.5, 𝒫_γ nearly holds); after "
