@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -117,6 +118,19 @@ def test_every_variant_starts_as_it_says(name):
         assert model.output.weight.sum(1).abs().min() > 1e-6  # the logits' weights stay plain
     if variant.weights == "spectral-norm":
         assert torch.linalg.matrix_norm(model.hidden3.weight, 2) < 1.2
+
+
+def test_batch_normalization_does_not_see_spectral_normalization():
+    """One factor per layer is divided out again, and its gradient is zero: with equal V the steps of V are equal."""
+    data = prepared(blobs(), Plan(200, 50, 1, 1, 1e-4))
+    data = Dataset(data.train_x.double(), data.train_y, data.test_x.double(), data.test_y, "blobs", "blobs")
+    runs = []
+    for name in ("BN", "BN+SN"):
+        before = partial(nn.BatchNorm1d, eps=1e-12)
+        model = deep_perceptron(36, 2, depth=4, width=8, before=before, generator=seeded(0)).double()
+        start_(model, VARIANTS[name], [data.train_x])
+        runs.append(train(model, data, Plan(200, 50, 2, 4, 1e-4, batch=20), seeded(1))["train_loss"])
+    torch.testing.assert_close(torch.tensor(runs[0]), torch.tensor(runs[1]), rtol=1e-4, atol=0)
 
 
 def test_start_of_fifty_sigmoid_layers_as_the_source_describes_it():

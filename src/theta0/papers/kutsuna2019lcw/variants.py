@@ -39,6 +39,7 @@ class Variant:
 VARIANTS: dict[str, Variant] = {
     "plain": Variant("glorot", "#7a7a7a"),
     "unit variance": Variant("unit-variance", "#b9a98c"),
+    "absorbing biases": Variant("data-dependent", "#2b2b2b"),  # section 2: a start without shift, nothing keeps it so
     "LCW": Variant("unit-variance", "#c1521c", "lcw"),
     "BN": Variant("glorot", "#1f5a94", before=nn.BatchNorm1d),
     "SL": Variant("glorot", "#3c7d3c", after=STANDARDIZATION),
@@ -58,7 +59,7 @@ def start_(model: nn.Module, variant: Variant, batches: list[Any]) -> nn.Module:
     """Put a variant's weights and start onto a network with Glorot's weights (kutsuna2019lcw, section 6.1).
 
     The last layer's weights stay plain: no unit reads its output, so that its mean is no activation shift. (With them
-    constrained too, one start in two of the sigmoid network did not train.)
+    constrained too, one of two starts of the sigmoid network did not train.)
 
     Args:
         model: changed in place.
