@@ -37,8 +37,8 @@ def linearly_constrained(layer: nn.Module, name: str = "weight", *, coordinates:
     A frozen weight stays frozen. `torch.nn.utils.parametrize.remove_parametrizations(layer, "weight")` leaves a
     plain weight that computes the same function; after it in orthonormal coordinates, call `zero_grad` first.
 
-    In ambient coordinates a Linear layer centres its input instead of its weight where it has fewer rows than units:
-    the same function, in exact arithmetic and to rounding. `layer.weight` is the constrained weight all the same.
+    In ambient coordinates a Linear layer on the CPU centres its input, of fewer rows than units, instead of its
+    weight: the same function up to rounding. `layer.weight` is the constrained weight all the same.
     In half precision w sums to zero up to the rounding of each weight: bfloat16 autocast leaves about 2e-4 of ‖w‖₁.
 
     Whether the weight has another owner cannot be seen from one layer. Two layers that are both constrained in

@@ -53,7 +53,8 @@ def parametrize_(
 
     Under `"lcw"` the weights remain the same `Parameter` objects, so an optimizer made before goes on working. Under
     `"spectral-norm"` as well; `"cwn"` and `"weight-norm"` put new ones in their place: make the optimizer afterwards.
-    An optimizer that still holds the old ones is looked for, and warned of.
+    An optimizer that still holds the old ones is looked for, and warned of. `torch.compile` fuses the weights' making
+    into its graphs; recurrent layers it runs eagerly, as it does without parametrization.
 
     Args:
         model: changed in place; as it was if anything fails.
