@@ -180,10 +180,12 @@ def _chosen(model: nn.Module, method: Method, skip: Collection[str]) -> tuple[li
     for weight in found:
         reasons[_full(*weight)] = _plain_because(weight, method, skip)
     for path, module, name in found:
-        tied = owners.get(id(module._parameters.get(name)), [])
-        others = [other for other in tied if reasons.get(_full(*other), "another kind of layer") is not None]
-        if others and reasons[_full(path, module, name)] is None:
-            reasons[_full(path, module, name)] = f"tied to {_full(*others[0])!r}, which keeps a plain weight"
+        tied, groups = owners.get(id(module._parameters.get(name)), []), transposed_groups(module)
+        for other in tied:
+            plain = reasons.get(_full(*other), "another kind of layer") is not None
+            if reasons[_full(path, module, name)] is None and (plain or transposed_groups(other[1]) != groups):
+                what = "which keeps a plain weight" if plain else "whose units lie along another axis"
+                reasons[_full(path, module, name)] = f"tied to {_full(*other)!r}, {what}"
     chosen = [weight for weight in found if reasons[_full(*weight)] is None]
     return chosen, {name: reason for name, reason in reasons.items() if reason is not None}
 
