@@ -42,7 +42,7 @@ CASES = {**LAYERS, **NETWORKS}
 
 @functools.cache
 def qr_basis(fan_in: int) -> Tensor:
-    """An orthonormal basis of 1^⊥ from the QR factors of [I; -1ᵀ] (kutsuna2019lcw §3.2)."""
+    """An orthonormal basis of 1^⊥ from the QR factors of [I; -1ᵀ] (kutsuna2019lcw App. B)."""
     return torch.linalg.qr(torch.cat([torch.eye(fan_in - 1), -torch.ones(1, fan_in - 1)])).Q
 
 

@@ -18,9 +18,9 @@ def linearly_constrained(layer: nn.Module, name: str = "weight", *, coordinates:
     """Keeps every unit's incoming weights w ∈ R^m on the hyperplane 1ᵀw = 0, in place.
 
     A unit whose weights sum to zero has mean preactivation b when all its inputs share one mean: the angle between
-    its weights and the mean activation no longer shifts it (kutsuna2019lcw Def. 3, Prop. 2, §3.1-3.2). For
-    convolutions a unit is an output channel and m counts one group's input channels times the kernel (its App. B);
-    for transposed ones likewise, all positions of the kernel together. In attention and recurrent layers (its §6) each
+    its weights and the mean activation no longer shifts it (kutsuna2019lcw Def. 3, Prop. 2, §3.1). For
+    convolutions a unit is an output channel and m counts one group's input channels times the kernel (its §3.2);
+    for transposed ones likewise, all positions of the kernel together. In attention and recurrent layers (its §7) each
     row of a projection, and of a gate's input or recurrent weights, is a unit.
 
     Two coordinate systems of the same hyperplane; no basis is stored, both cost O(m) per unit, both ways:
@@ -43,8 +43,7 @@ def linearly_constrained(layer: nn.Module, name: str = "weight", *, coordinates:
 
     Whether the weight has another owner cannot be seen from one layer. Two layers that are both constrained in
     ambient coordinates may share a weight and stay tied. An unconstrained owner (an embedding, say) would read v
-    itself; in orthonormal coordinates, a v of another shape. `parametrize_`, which sees
-    the whole model, refuses such ties.
+    itself; in orthonormal coordinates, a v of another shape. `parametrize_` sees the whole model and refuses such ties.
 
     Args:
         layer: a Linear, Conv1d-3d or ConvTranspose1d-3d (any groups, stride, padding), MultiheadAttention (its output
@@ -130,7 +129,7 @@ class Centered(nn.Module):
 
 
 class HouseholderBasis(nn.Module):
-    """w = B v per unit, v ∈ R^(m-1), B an orthonormal basis of 1^⊥ that is never formed (kutsuna2019lcw §3.2)."""
+    """w = B v per unit, v ∈ R^(m-1), B an orthonormal basis of 1^⊥ that is never formed (kutsuna2019lcw §3.1)."""
 
     def __init__(self, shape: tuple[int, ...], groups: int = 0) -> None:
         super().__init__()
