@@ -61,6 +61,7 @@ def linearly_constrained(layer: nn.Module, name: str = "weight", *, coordinates:
             unknown coordinates. The layer is then untouched.
 
     Example:
+        >>> import torch
         >>> layer = linearly_constrained(nn.Linear(3, 1, bias=False))
         >>> layer.weight = torch.tensor([[1.0, 2.0, 6.0]])
         >>> layer.weight.tolist()
