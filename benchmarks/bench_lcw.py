@@ -13,6 +13,7 @@ zero-sum weights for all kinds.
 import argparse
 import copy
 import functools
+import itertools
 import json
 import os
 import platform
@@ -41,7 +42,7 @@ CASES = {**LAYERS, **NETWORKS}
 
 @functools.cache
 def qr_basis(fan_in: int) -> Tensor:
-    """An orthonormal basis of 1^⊥ from the QR factors of [I; -1ᵀ] (kutsuna2019lcw §3.2)."""
+    """An orthonormal basis of 1^⊥ from the QR factors of [I; -1ᵀ] (kutsuna2019lcw App. B)."""
     return torch.linalg.qr(torch.cat([torch.eye(fan_in - 1), -torch.ones(1, fan_in - 1)])).Q
 
 
@@ -100,7 +101,7 @@ def lone_layers(width: int, batch: int) -> dict[str, Step]:
 def mlp50() -> tuple[nn.Module, Tensor]:
     """50 hidden layers of 256 sigmoid units, at batch 128 (kutsuna2019lcw Fig. 5)."""
     widths = [784] + [256] * 50
-    hidden = [m for i, o in zip(widths, widths[1:], strict=False) for m in (nn.Linear(i, o), nn.Sigmoid())]
+    hidden = [m for i, o in itertools.pairwise(widths) for m in (nn.Linear(i, o), nn.Sigmoid())]
     return nn.Sequential(*hidden, nn.Linear(256, 10)), torch.randn(128, 784)
 
 

@@ -212,7 +212,6 @@ def test_trajectory_of_a_network_equals_that_of_the_dense_basis(options):
 
 
 OPTIMIZERS = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
     "sgd, weight decay": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=5e-4),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
@@ -223,14 +222,13 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 def test_sums_after_a_thousand_steps(make, bf16):
     torch.manual_seed(0)
-    net = parametrize_(nn.Sequential(nn.Linear(40, 64), nn.Sigmoid(), nn.Linear(64, 48)), "lcw")
+    layer = linearly_constrained(nn.Linear(40, 48))
     x, targets = random(8, 40).float().abs(), random(8, 48, seed=1).float()
-    optimizer = make(net.parameters())
+    optimizer = make(layer.parameters())
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
         for _ in range(1000):
             optimizer.zero_grad()
-            (net(x) - targets).square().mean().backward()
+            (layer(x).sigmoid() - targets).square().mean().backward()
             optimizer.step()
-    for layer in (net[0], net[2]):
-        assert imbalance(layer.weight) <= 1e-6
-        assert layer.weight.isfinite().all()
+    assert imbalance(layer.weight) <= 1e-6
+    assert layer.weight.isfinite().all()

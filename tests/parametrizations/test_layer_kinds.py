@@ -77,7 +77,7 @@ def test_whole_layer_and_back(kind, method):
     assert all(isinstance(p, nn.Parameter) for p in layer.parameters())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS[:2])
 @each_kind
 def test_copies_checkpoints_and_moves(kind, method):
     torch.manual_seed(0)

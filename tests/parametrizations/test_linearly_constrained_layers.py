@@ -13,9 +13,10 @@ from theta0.parametrizations import PARAMETRIZATIONS, is_linearly_constrained, l
 
 
 @both
+@pytest.mark.parametrize("make", [lambda: nn.Conv1d(2, 3, 2), lambda: nn.Linear(3, 8)], ids=["conv", "linear"])
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-def test_compiles_into_one_graph(coordinates, unchecked_parametrizations):
-    layer = nn.Conv1d(2, 3, 2).double()
+def test_compiles_into_one_graph(make, coordinates, unchecked_parametrizations):
+    layer = make().double()
     unchecked_parametrizations.linearly_constrained(layer, coordinates=coordinates)  # checks cannot be traced
     inputs = inputs_for(layer)
     expected = torch.autograd.grad(layer(inputs).square().sum(), list(layer.parameters()))

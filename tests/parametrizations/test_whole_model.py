@@ -120,6 +120,16 @@ def test_a_tie_to_an_embedding_is_refused_with_a_reason():
 
 
 @each_method
+def test_a_tie_between_layers_whose_units_differ_is_refused(method):
+    net, done = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1), nn.ConvTranspose2d(8, 3, 3)), []
+    net[2].weight = net[0].weight
+    parametrize_(net, method, report=done.append)
+    assert done[0].weights == ("1.weight",)
+    assert "units lie along another axis" in done[0].skipped["0.weight"]
+    assert "tied to '0.weight'" in done[0].skipped["2.weight"]
+
+
+@each_method
 def test_tied_layers_are_parametrized_jointly_and_stay_tied(method):
     torch.manual_seed(0)
     net = Tied(embedding=False).eval()

@@ -25,7 +25,7 @@ def centered(weight: Float[Tensor, "*shape"], groups: int = 0) -> Float[Tensor, 
 
 
 def from_basis(v: Float[Tensor, "units coordinates"]) -> Float[Tensor, "units fan_in"]:
-    """B v, B being columns 2..m of the Householder reflection that sends 1/√m to -e₁ (kutsuna2019lcw §3.2).
+    """B v, B being columns 2..m of the Householder reflection that sends 1/√m to -e₁ (kutsuna2019lcw §3.1).
 
     Returns:
         A new tensor; sums at rounding level as in `centered`.

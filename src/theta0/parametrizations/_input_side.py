@@ -23,7 +23,8 @@ def compute_from_input_(layer: nn.Module, name: str) -> None:
     C = I - 11ᵀ/m is symmetric, so W x = (V C) x = V (C x): batch · m numbers to touch instead of out · m.
     `layer.weight` stays the centred weight for everyone who reads it, and the weight is what computes whenever calls
     are watched, compiled or traced, under autocast, under `parametrize.cached()`, with parameters replaced
-    (`functional_call`) and in half precision. `remove_parametrizations` gives the layer its plain class back.
+    (`functional_call`), in half precision and on accelerators. `remove_parametrizations` gives the layer its plain
+    class back.
     """
     kind: Any = type(layer)
     if name == "weight" and isinstance(layer, nn.Linear) and kind.__mro__[1].forward is nn.Linear.forward:
@@ -65,18 +66,16 @@ def _centrings(layer: nn.Linear, input: Tensor) -> int:
 
 
 def _may(layer: nn.Linear, input: Tensor, v: Tensor) -> bool:
-    kind = input.device.type
     return (
         input.numel() < v.numel()
         and type(v) is nn.Parameter  # not what `functional_call` or a transform of torch.func puts in its place
         and input.dtype is v.dtype
         and input.dtype in (torch.float32, torch.float64)
-        and not torch.is_autocast_enabled(kind)
+        and not torch.is_autocast_enabled("cpu")
         and not watching()
         and not getattr(parametrize, "_cache_enabled", 0)
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-        and not (kind == "cuda" and torch.cuda.is_current_stream_capturing())
-        and v.device == input.device
+        and input.is_cpu  # measured there; on an accelerator, looking at the drift would wait for it
     )
 
 

@@ -18,9 +18,9 @@ def linearly_constrained(layer: nn.Module, name: str = "weight", *, coordinates:
     """Keeps every unit's incoming weights w ∈ R^m on the hyperplane 1ᵀw = 0, in place.
 
     A unit whose weights sum to zero has mean preactivation b when all its inputs share one mean: the angle between
-    its weights and the mean activation no longer shifts it (kutsuna2019lcw Def. 3, Prop. 2, §3.1-3.2). For
-    convolutions a unit is an output channel and m counts one group's input channels times the kernel (its App. B);
-    for transposed ones likewise, all positions of the kernel together. In attention and recurrent layers (its §6) each
+    its weights and the mean activation no longer shifts it (kutsuna2019lcw Def. 3, Prop. 2, §3.1). For
+    convolutions a unit is an output channel and m counts one group's input channels times the kernel (its §3.2);
+    for transposed ones likewise, all positions of the kernel together. In attention and recurrent layers (its §7) each
     row of a projection, and of a gate's input or recurrent weights, is a unit.
 
     Two coordinate systems of the same hyperplane; no basis is stored, both cost O(m) per unit, both ways:
@@ -37,14 +37,13 @@ def linearly_constrained(layer: nn.Module, name: str = "weight", *, coordinates:
     A frozen weight stays frozen. `torch.nn.utils.parametrize.remove_parametrizations(layer, "weight")` leaves a
     plain weight that computes the same function; after it in orthonormal coordinates, call `zero_grad` first.
 
-    In ambient coordinates a Linear layer centres its input instead of its weight where it has fewer rows than units:
-    the same function, in exact arithmetic and to rounding. `layer.weight` is the constrained weight all the same.
+    In ambient coordinates a Linear layer on the CPU centres its input, of fewer rows than units, instead of its
+    weight: the same function up to rounding. `layer.weight` is the constrained weight all the same.
     In half precision w sums to zero up to the rounding of each weight: bfloat16 autocast leaves about 2e-4 of ‖w‖₁.
 
     Whether the weight has another owner cannot be seen from one layer. Two layers that are both constrained in
     ambient coordinates may share a weight and stay tied. An unconstrained owner (an embedding, say) would read v
-    itself; in orthonormal coordinates, a v of another shape. `parametrize_`, which sees
-    the whole model, refuses such ties.
+    itself; in orthonormal coordinates, a v of another shape. `parametrize_` sees the whole model and refuses such ties.
 
     Args:
         layer: a Linear, Conv1d-3d or ConvTranspose1d-3d (any groups, stride, padding), MultiheadAttention (its output
@@ -62,6 +61,7 @@ def linearly_constrained(layer: nn.Module, name: str = "weight", *, coordinates:
             unknown coordinates. The layer is then untouched.
 
     Example:
+        >>> import torch
         >>> layer = linearly_constrained(nn.Linear(3, 1, bias=False))
         >>> layer.weight = torch.tensor([[1.0, 2.0, 6.0]])
         >>> layer.weight.tolist()
@@ -130,7 +130,7 @@ class Centered(nn.Module):
 
 
 class HouseholderBasis(nn.Module):
-    """w = B v per unit, v ∈ R^(m-1), B an orthonormal basis of 1^⊥ that is never formed (kutsuna2019lcw §3.2)."""
+    """w = B v per unit, v ∈ R^(m-1), B an orthonormal basis of 1^⊥ that is never formed (kutsuna2019lcw §3.1)."""
 
     def __init__(self, shape: tuple[int, ...], groups: int = 0) -> None:
         super().__init__()

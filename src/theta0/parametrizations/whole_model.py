@@ -53,7 +53,8 @@ def parametrize_(
 
     Under `"lcw"` the weights remain the same `Parameter` objects, so an optimizer made before goes on working. Under
     `"spectral-norm"` as well; `"cwn"` and `"weight-norm"` put new ones in their place: make the optimizer afterwards.
-    An optimizer that still holds the old ones is looked for, and warned of.
+    An optimizer that still holds the old ones is looked for, and warned of. `torch.compile` fuses the weights' making
+    into its graphs; recurrent layers it runs eagerly, as it does without parametrization.
 
     Args:
         model: changed in place; as it was if anything fails.
@@ -179,10 +180,12 @@ def _chosen(model: nn.Module, method: Method, skip: Collection[str]) -> tuple[li
     for weight in found:
         reasons[_full(*weight)] = _plain_because(weight, method, skip)
     for path, module, name in found:
-        tied = owners.get(id(module._parameters.get(name)), [])
-        others = [other for other in tied if reasons.get(_full(*other), "another kind of layer") is not None]
-        if others and reasons[_full(path, module, name)] is None:
-            reasons[_full(path, module, name)] = f"tied to {_full(*others[0])!r}, which keeps a plain weight"
+        tied, groups = owners.get(id(module._parameters.get(name)), []), transposed_groups(module)
+        for other in tied:
+            plain = reasons.get(_full(*other), "another kind of layer") is not None
+            if reasons[_full(path, module, name)] is None and (plain or transposed_groups(other[1]) != groups):
+                what = "which keeps a plain weight" if plain else "whose units lie along another axis"
+                reasons[_full(path, module, name)] = f"tied to {_full(*other)!r}, {what}"
     chosen = [weight for weight in found if reasons[_full(*weight)] is None]
     return chosen, {name: reason for name, reason in reasons.items() if reason is not None}
 
