@@ -20,7 +20,7 @@ _LINEAR = F.linear  # attention replaces the module global while it runs
 _CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d}
 # Functions that only lay the same numbers out differently.
 _LAYOUTS = {
-    Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous, Tensor.float,
+    Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous, Tensor.clone,
     torch.flatten, torch.reshape, torch.unsqueeze, torch.squeeze,
 }  # fmt: skip
 

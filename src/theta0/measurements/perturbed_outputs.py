@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from theta0._forward_conditions import steady, twice_differentiable
-from theta0._models import main_output, outputs_of, outputs_with
+from theta0._models import called, main_output, outputs_of, outputs_with
 from theta0._randomness import Randomness, streams
 from theta0.measurements.perturbation_noise import Noise, deviations_of, draw, noise_from, perturbation_seeds
 from theta0.measurements.perturbed_calls import PerturbedCalls, Preference, UnsupportedCall
@@ -240,7 +240,7 @@ def _require_no_checkpoints(model: nn.Module, inputs: Any) -> None:
 
 def _one_pass(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> Tensor:
     with calls:
-        outputs = main_output(outputs_of(model, calls.inputs(inputs)))
+        outputs = main_output(called(model, calls.inputs(inputs)))
     return _rows(outputs).unflatten(0, (calls.count, -1))
 
 
