@@ -250,7 +250,8 @@ def _passes(model: nn.Module, inputs: Any, noise: Noise, names: Mapping[int, str
     found = []
     for number in range(len(noise.generators)):
         moved = {name: p + draws[name][number] for name, p in parameters.items()}
-        found.append(_rows(main_output(outputs_with(model, moved, inputs))))
+        with steady(model):  # some buffers move at every pass
+            found.append(_rows(main_output(outputs_with(model, moved, inputs))))
     return torch.stack(found)
 
 
