@@ -2,11 +2,11 @@ import math
 
 import pytest
 import torch
-from cases import case, normal
-from states import randomness, state_of
 from torch import multiprocessing, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from cases import case, normal
+from states import randomness, state_of
 from theta0._forward_conditions import twice_differentiable
 from theta0.initializers import Mmd, mmd_
 from theta0.initializers.mmd_loss import Weights, mmd_terms
@@ -70,9 +70,9 @@ def test_the_same_seed_repeats_and_another_does_not():
 @pytest.mark.parametrize("name", ["norm and dropout", "tied", "frozen", "transformer, batch first", "cnn", "lstm"])
 def test_everything_but_trained_values_is_left_as_it_was(name):
     model, data = case(name).model(), case(name).batches()
-    next(p for p in model.parameters() if p.requires_grad).grad = torch.ones(1).expand_as(
-        next(p for p in model.parameters() if p.requires_grad)
-    ).clone()
+    next(p for p in model.parameters() if p.requires_grad).grad = (
+        torch.ones(1).expand_as(next(p for p in model.parameters() if p.requires_grad)).clone()
+    )
     before, random_before = state_of(model), randomness()
     mmd_(model, data, steps=2, **(QUICK | {"perturbations": 4}))
     after = state_of(model)
@@ -98,7 +98,9 @@ def test_an_interrupt_keeps_the_best_so_far_and_an_error_the_start():
     straight, interrupted, failed, found = classifier(), classifier(), classifier(), []
     mmd_(straight, batches(), steps=100, **QUICK)
     with pytest.raises(KeyboardInterrupt):
-        mmd_(interrupted, batches(), steps=300, progress=stop_at(150, KeyboardInterrupt()), report=found.append, **QUICK)
+        mmd_(
+            interrupted, batches(), steps=300, progress=stop_at(150, KeyboardInterrupt()), report=found.append, **QUICK
+        )
     assert torch.equal(weights_of(interrupted), weights_of(straight))
     assert found[0].interrupted
     assert (found[0].steps, found[0].kept) == (150, 100)
@@ -140,7 +142,9 @@ def test_beyond_ten_classes_sampled_ones_give_the_same_expectation():
     with twice_differentiable(model):
         around = neighbourhood(model, x, 0.5)
         only = Weights(0.0, 0.0, 1.0)
-        found = [float(mmd_terms(around, x, only, seed, perturbations=2, memory=2**20).detachment) for seed in range(300)]
+        found = [
+            float(mmd_terms(around, x, only, seed, perturbations=2, memory=2**20).detachment) for seed in range(300)
+        ]
     logits = model(x)
     full = torch.autograd.functional.jacobian(lambda rows: model(rows), x)
     assert logits.shape == (5, 13)
@@ -166,7 +170,7 @@ def test_beyond_ten_classes_sampled_ones_give_the_same_expectation():
         ({"model": nn.LazyLinear(3)}, "lazy"),
         ({"model": nn.Linear(6, 3).requires_grad_(False)}, "requires a gradient"),
         ({"batches": [normal(1, 6)]}, "at least two samples"),
-        ({"batches": [normal(8, 6), normal(8, 6), normal(8, 6), normal(8, 6), normal(1, 6)], "steps": 5}, "batch 4: expected at least two"),
+        ({"batches": [*batches(4), normal(1, 6)], "steps": 5}, "batch 4: expected at least two"),
         ({"batches": [normal(8, 6) / 0]}, "finite"),
         ({"batches": []}, "at least one batch"),
         ({"batches": iter(batches(5)), "steps": 4}, "read only once"),

@@ -1,9 +1,9 @@
 import pytest
 import torch
-from cases import case, normal
-from states import randomness, state_of
 from torch import nn
 
+from cases import case, normal
+from states import randomness, state_of
 from theta0._records import by_layer
 from theta0.measurements import dead_units, jacobians, neighbours
 

@@ -1,11 +1,11 @@
 import pytest
 import torch
-from cases import CASES, case, each_case, normal
-from states import randomness, state_of
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from cases import CASES, case, each_case, normal
+from states import randomness, state_of
 from theta0._batches import materialised, ready
 from theta0._forward_conditions import twice_differentiable
 from theta0._models import main_output, unwrapped
@@ -29,7 +29,6 @@ def called(model, parameters, inputs):
     if isinstance(inputs, dict):
         return functional_call(model, parameters, (), {k: v for k, v in inputs.items() if k != "labels"})
     return functional_call(model, parameters, inputs if isinstance(inputs, tuple) else (inputs,))
-
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,9 @@ def _draws_in_order(model, inputs, around, noise):
 
 
 def _first(inputs):
-    return next(iter(inputs.values())) if isinstance(inputs, dict) else inputs[0] if isinstance(inputs, tuple) else inputs
+    return (
+        next(iter(inputs.values())) if isinstance(inputs, dict) else inputs[0] if isinstance(inputs, tuple) else inputs
+    )
 
 
 def test_deviations_follow_fan_in_and_fan_out():
@@ -148,7 +149,12 @@ def test_the_route_is_chosen_by_counted_cost_and_shown():
 
 def test_a_weight_used_twice_is_drawn_once():
     routes = perturbed_outputs(case("twice").model(), normal(2, 6), perturbations=3, generator=0, prefer="gram").routes
-    assert routes == {"shared.weight": "explicit", "shared.bias": "explicit", "head.weight": "gram", "head.bias": "gram"}
+    assert routes == {
+        "shared.weight": "explicit",
+        "shared.bias": "explicit",
+        "head.weight": "gram",
+        "head.bias": "gram",
+    }
 
 
 @pytest.mark.parametrize("name", ["mlp", "norm and dropout", "cnn"])
@@ -157,7 +163,9 @@ def test_memory_bounds_split_the_work_and_change_nothing(name):
     results = []
     for memory in (2**30, 2000):
         found = perturbed_outputs(model, inputs, perturbations=12, generator=4, memory=memory)
-        results.append((found.chunks, found.logits, torch.autograd.grad(found.logits.square().sum(), model.parameters())))
+        results.append(
+            (found.chunks, found.logits, torch.autograd.grad(found.logits.square().sum(), model.parameters()))
+        )
     assert results[0][0] == 1 < results[1][0]
     torch.testing.assert_close(results[0][1], results[1][1])
     for one, other in zip(results[0][2], results[1][2], strict=True):

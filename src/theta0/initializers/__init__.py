@@ -1,6 +1,7 @@
 """Starting points: `name_(model, batches, …)` changes values in place and returns the model."""
 
-from theta0.initializers.mmd import Mmd, MmdStep, MmdTerms, mmd_
+from theta0.initializers.mmd import mmd_
+from theta0.initializers.mmd_results import Mmd, MmdStep, MmdTerms
 from theta0.initializers.unit_variance import UnitVariance, unit_variance_
 
 INITIALIZERS = {"unit-variance": unit_variance_, "mmd": mmd_}

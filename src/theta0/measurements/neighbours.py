@@ -53,6 +53,9 @@ def neighbours(
 
     Returns:
         The records.
+
+    Raises:
+        ValueError: if there are fewer than two perturbations or samples, or the model is no classifier.
     """
     model, found = _read(model, batches, max_batches)
     if perturbations < 2:
@@ -122,7 +125,9 @@ def dead_units(
         alive = slope(call.function, call.input, call.arguments, call.options) != 0
         axis = call.after.unit_axis % alive.dim()
         others = [a for a in range(alive.dim()) if a != axis]
-        shares.setdefault(call.after.layer, []).append(float((~alive.any(others) if others else ~alive).double().mean()))
+        shares.setdefault(call.after.layer, []).append(
+            float((~alive.any(others) if others else ~alive).double().mean())
+        )
 
     with twice_differentiable(model), torch.no_grad():
         for batch in found:
