@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import tree_flatten, tree_map
 
 
@@ -18,12 +19,30 @@ def outputs_of(model: nn.Module, inputs: Any) -> Any:
     Returns:
         What the model returns.
     """
-    inputs = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
+    return called(model, tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs))
+
+
+def called(model: nn.Module, inputs: Any) -> Any:
+    """As `outputs_of`, on the given tensors themselves.
+
+    Returns:
+        What the model returns.
+    """
     if isinstance(inputs, Mapping):
         return model(**(inputs if _takes_labels(model) else {k: v for k, v in inputs.items() if k != "labels"}))
     if isinstance(inputs, (tuple, list)) and _takes_several(model):
         return model(*inputs)
     return model(inputs)
+
+
+def outputs_with(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Any) -> Any:
+    """As `outputs_of`, with other values in place of some parameters; tied ones are replaced together.
+
+    Returns:
+        What the model returns.
+    """
+    with _reparametrize_module(model, dict(parameters), tie_weights=True):
+        return outputs_of(model, inputs)
 
 
 def main_output(outputs: Any) -> Tensor | None:
