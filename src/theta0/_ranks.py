@@ -1,7 +1,9 @@
-"""Sums over the ranks of a process group, where there is one."""
+"""Sums and means over the ranks of a process group, where there is one."""
+
+from collections.abc import Sequence
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 
 def ranks() -> int:
@@ -13,7 +15,7 @@ def ranks() -> int:
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
-def summed(value: torch.Tensor) -> torch.Tensor:
+def summed(value: Tensor) -> Tensor:
     """The sum of a tensor over all ranks.
 
     Returns:
@@ -24,3 +26,17 @@ def summed(value: torch.Tensor) -> torch.Tensor:
     total = value.clone()
     distributed.all_reduce(total)
     return total
+
+
+def averaged(values: Sequence[Tensor]) -> list[Tensor]:
+    """The means of tensors over all ranks, exchanged all at once; every rank must bring the same shapes.
+
+    Returns:
+        New detached tensors, equal on every rank; detached views of the given ones where there is one process.
+    """
+    detached = [value.detach() for value in values]
+    if ranks() == 1 or not detached:
+        return detached
+    means = summed(torch.cat([value.flatten() for value in detached])) / ranks()
+    parts = torch.split(means, [value.numel() for value in detached])
+    return [part.view(value.shape).to(value.dtype) for part, value in zip(parts, detached, strict=True)]

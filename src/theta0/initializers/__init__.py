@@ -1,7 +1,20 @@
 """Starting points: `name_(model, batches, …)` changes values in place and returns the model."""
 
+from theta0.initializers.gradinit import gradinit_
+from theta0.initializers.metainit import metainit_
+from theta0.initializers.nio import nio_
+from theta0.initializers.scale_search import Quality, ScaleSearch
 from theta0.initializers.unit_variance import UnitVariance, unit_variance_
 
-INITIALIZERS = {"unit-variance": unit_variance_}
+INITIALIZERS = {"unit-variance": unit_variance_, "nio": nio_, "gradinit": gradinit_, "metainit": metainit_}
 
-__all__ = ["INITIALIZERS", "UnitVariance", "unit_variance_"]
+__all__ = [
+    "INITIALIZERS",
+    "Quality",
+    "ScaleSearch",
+    "UnitVariance",
+    "gradinit_",
+    "metainit_",
+    "nio_",
+    "unit_variance_",
+]
