@@ -19,6 +19,7 @@ from theta0.measurements.outputs import Pass, output_records
 from theta0.measurements.sample_losses import repeatable
 
 _JUDGED = 4  # most training batches on which starting norm and candidates are measured
+_MARGIN = 0.95  # of the cap, within which the search stays: the norm on held-out batches differs a little
 _TRAVELS = (1.0, 0.5, 0.25)  # shares of the way in the scales' logarithms that are compared at the end
 
 
@@ -233,7 +234,7 @@ def _searched(network: ScaledNetwork, train: Sequence[Batch], verify: Sequence[B
     begin, before, spread = _quality(network, judged, objective), *_seen(network, verify, objective)
     relative = settings.cap_unit == "start"
     cap, held_cap = (settings.gradient_norm_cap * (q.gradient_norm if relative else 1.0) for q in (begin, before))
-    steps, slopes = _walk(network, train, search, cap)
+    steps, slopes = _walk(network, train, search, cap * _MARGIN)
     travel, reason = _travel(network, judged, search, steps, begin, cap)
     network.write(steps.scales**travel)
     after, spread_after = _seen(network, verify, objective) if travel else (before, spread)
@@ -303,11 +304,11 @@ def _travel(
         network.write(steps.scales**share)
         reached[share] = _quality(network, judged, search.objective)
     sign = 1 if search.objective.higher else -1
-    allowed = {share: q for share, q in reached.items() if not _fault(begin, q, cap, search.objective)}
+    allowed = {share: q for share, q in reached.items() if not _fault(begin, q, cap * _MARGIN, search.objective)}
     if allowed:
         return max(allowed, key=lambda share: sign * allowed[share].objective), ""
     lowest = min(q.gradient_norm for q in reached.values())
-    if lowest > cap:
+    if lowest > cap * _MARGIN:
         return 0.0, (
             f"expected a gradient norm of at most {cap:.4g} (gradient_norm_cap), got {begin.gradient_norm:.4g} at the "
             f"start and {lowest:.4g} after the search; raise the cap, or give it more steps"

@@ -150,7 +150,7 @@ def scaled_network(model: nn.Module, loss: Loss, batch: Batch, seed: int = 0) ->
     return network
 
 
-def norm_of(gradients: Sequence[Tensor], order: float = 2) -> float:
+def norm_of(gradients: Sequence[Tensor], order: int = 2) -> float:
     """The norm of a gradient over all its tensors, in float64 and without underflow.
 
     Args:
