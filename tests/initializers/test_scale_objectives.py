@@ -1,6 +1,7 @@
 """Derivatives of every objective over the scales, against central differences in double precision."""
 
 import copy
+import dataclasses
 from functools import partial
 
 import pytest
@@ -12,11 +13,26 @@ from torch.nn import functional as F
 from theta0._batches import Batch
 from theta0.initializers import gradinit, metainit, nio
 from theta0.initializers.scaled_network import scaled_network
+from theta0.initializers.sub_batch_gradients import pieces_suffice
 from theta0.measurements.sample_losses import repeatable
 from theta0.measurements.sub_batches import overlapping
 
 each_network = pytest.mark.parametrize("name", NETWORKS)
 PARTS = [slice(0, 7), slice(3, 10)]  # 10 samples, D = 2, r = 0.6
+CUTS = partial(nio._equal_cuts, parts=2, overlap=0.6)
+
+
+@each_network
+def test_samples_are_differentiated_once_only_where_they_do_not_meet(name):
+    model, x, y = made(name)
+    with repeatable(model):
+        batch = Batch(x, y, len(x))
+        network = scaled_network(model, "cross_entropy", batch)
+        assert CUTS(batch) == PARTS
+        assert pieces_suffice(network, batch, PARTS) == (name != "bn-cnn")
+        assert not pieces_suffice(network, batch, [slice(0, 5), slice(5, 10)])  # nothing to save
+        summed = dataclasses.replace(network, loss=lambda f, t: F.cross_entropy(f, t, reduction="sum"))
+        assert not pieces_suffice(summed, batch, PARTS)
 
 
 def slopes(name: str, slope, cap: float) -> tuple[Tensor, bool, list[str]]:
@@ -46,10 +62,12 @@ def agree(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
 
 
-@each_network
-def test_gradcosine_is_ascended(name):
-    cut = partial(overlapping, parts=2, overlap=0.6)
-    found, constrained, names = slopes(name, partial(nio._slope, cut=cut, statistic="max", research=False), 1e9)
+@pytest.mark.parametrize(
+    ("name", "joint"), [(name, joint) for name in NETWORKS for joint in (False, True) if not (joint and "bn" in name)]
+)
+def test_gradcosine_is_ascended(name, joint):
+    slope = partial(nio._slope, cuts=CUTS, statistic="max", research=False, joint=joint)
+    found, constrained, names = slopes(name, slope, 1e9)
     assert not constrained
     agree(-found, central(partial(cosine, name), names))
 
@@ -57,8 +75,8 @@ def test_gradcosine_is_ascended(name):
 @each_network
 @pytest.mark.parametrize("statistic", ["max", "mean"])
 def test_the_norm_is_descended_above_the_cap(name, statistic):
-    cut = partial(overlapping, parts=2, overlap=0.6)
-    found, constrained, names = slopes(name, partial(nio._slope, cut=cut, statistic=statistic, research=False), 1e-9)
+    slope = partial(nio._slope, cuts=CUTS, statistic=statistic, research=False, joint="bn" not in name)
+    found, constrained, names = slopes(name, slope, 1e-9)
     assert constrained
     agree(found, central(lambda s: float(getattr(norms(name, s, PARTS), statistic)()), names))
 
@@ -67,16 +85,15 @@ def test_the_norm_is_descended_above_the_cap(name, statistic):
 def test_the_research_codes_objective(name):
     """Minus the cosine of distinct pairs, minus all squared norms; D = 3 parts of 3, stretched by 0.4 inwards."""
     parts = [slice(0, 4), slice(1, 8), slice(3, 10)]
-    cut = partial(nio.research_ranges, parts=3, overlap=0.4)
-    batch = Batch(torch.arange(10), None, 10)
-    assert [part.inputs.tolist() for part in cut(batch)] == [list(range(10))[part] for part in parts]
+    cuts = partial(nio.research_cuts, parts=3, overlap=0.4)
+    assert cuts(Batch(torch.arange(10), None, 10)) == parts
 
     def value(scales: dict[str, float]) -> float:
         found = rows(name, scales, parts)
         pairs = torch.cosine_similarity(found[:, None], found[None], dim=-1)
         return float(-(pairs.sum() - pairs.trace()) / 6 - found.square().sum())
 
-    found, _, names = slopes(name, partial(nio._slope, cut=cut, statistic="mean", research=True), 1e9)
+    found, _, names = slopes(name, partial(nio._slope, cuts=cuts, statistic="mean", research=True, joint=False), 1e9)
     agree(found, central(value, names))
 
 
@@ -131,7 +148,7 @@ def test_the_gradient_quotient(name):
     with repeatable(model):
         batch = Batch(x, y, len(x))
         network = scaled_network(model, "cross_entropy", batch)
-        found = float(metainit._quotient(network, batch, graph=False)[0])
+        found = float(metainit._quotient(network, batch, graph=False)[0].detach())
     along = plain_gradient(model, {}, x, y)
     g = flat(along)
     product = (gradient({}, along, 1e-5) - gradient({}, along, -1e-5)) / 2e-5

@@ -9,17 +9,17 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from theta0._batches import Batch, sliced
+from theta0._batches import Batch
 from theta0._losses import Loss
 from theta0._randomness import Randomness
-from theta0._ranks import averaged
 from theta0.initializers.scale_search import Objective, Quality, Report, Settings, Slope, search_scales_
 from theta0.initializers.scaled_network import SECOND, Gradients, ScaledNetwork, norm_of
-from theta0.measurements.sub_batches import overlapping
+from theta0.initializers.sub_batch_gradients import combined, pieces_suffice, sub_batch_gradients
+from theta0.measurements.sub_batches import overlapping_cuts
 
 Statistic = Literal["max", "mean"]
 Compatibility = Literal["research"] | None
-Cut = Callable[[Batch], list[Batch]]
+Cuts = Callable[[Batch], list[slice]]
 
 
 def nio_(
@@ -83,15 +83,16 @@ def nio_(
     if compatibility not in (None, "research"):
         raise ValueError(f"compatibility: expected None or 'research', got {compatibility!r}")
     research = compatibility == "research"
-    cut: Cut = partial(research_ranges if research else overlapping, parts=sub_batches, overlap=overlap)
-    overlapping(Batch(None, None, sub_batches), sub_batches, overlap)  # what is out of range is told before any work
+    overlapping_cuts(sub_batches, sub_batches, overlap)  # what is out of range is told before any work
+    fair = partial(_equal_cuts, parts=sub_batches, overlap=overlap)
+    cuts = partial(research_cuts, parts=sub_batches, overlap=overlap) if research else fair
     statistic: Statistic = "mean" if research else cap_statistic
     objective = Objective(
         method="nio",
         quantity="GradCosine",
         higher=True,
-        slope=partial(_slope, cut=cut, statistic=statistic, research=research),
-        quality=partial(_quality, cut=partial(overlapping, parts=sub_batches, overlap=overlap), statistic=statistic),
+        slope=_slopes(cuts, statistic, research),
+        quality=partial(_quality, cuts=fair, statistic=statistic),
         quality_cost=sub_batches / (1 + (sub_batches - 1) * (1 - overlap)),
     )
     settings = Settings(gradient_norm_cap, cap_unit, learning_rate, steps, lower_bound, raw=research)
@@ -100,7 +101,7 @@ def nio_(
     )
 
 
-def research_ranges(batch: Batch, parts: int, overlap: float) -> list[Batch]:
+def research_cuts(batch: Batch, parts: int, overlap: float) -> list[slice]:
     """The samples of each sub-batch in the research code: D ranges of B/D samples, stretched by r at inner ends.
 
     Args:
@@ -109,39 +110,55 @@ def research_ranges(batch: Batch, parts: int, overlap: float) -> list[Batch]:
         overlap: r.
 
     Returns:
-        Views of the batch; those in the middle are longer.
+        One slice for each sub-batch; those in the middle are longer.
     """
-    overlapping(batch, parts, overlap)  # for its errors
+    overlapping_cuts(batch.size, parts, overlap, number=batch.number)  # for its errors
     length = batch.size // parts
     starts = [0, *(int((1 - overlap) * length * number) for number in range(1, parts))]
     stops = [*(int((1 + overlap) * length * (number + 1)) for number in range(parts - 1)), batch.size]
-    return [sliced(batch, slice(start, stop)) for start, stop in zip(starts, stops, strict=True)]
+    return [slice(start, stop) for start, stop in zip(starts, stops, strict=True)]
+
+
+def _equal_cuts(batch: Batch, parts: int, overlap: float) -> list[slice]:
+    return overlapping_cuts(batch.size, parts, overlap, number=batch.number)
+
+
+def _slopes(cuts: Cuts, statistic: Statistic, research: bool) -> Callable[[ScaledNetwork, Batch, float], Slope]:
+    """The slope of one batch; the first one decides whether samples are differentiated once."""
+    joint: list[bool] = []
+
+    def slope(network: ScaledNetwork, batch: Batch, cap: float) -> Slope:
+        if not joint:
+            joint.append(pieces_suffice(network, batch, cuts(batch)))
+        return _slope(network, batch, cap, cuts=cuts, statistic=statistic, research=research, joint=joint[0])
+
+    return slope
 
 
 def _slope(
-    network: ScaledNetwork, batch: Batch, cap: float, *, cut: Cut, statistic: Statistic, research: bool
+    network: ScaledNetwork, batch: Batch, cap: float, *, cuts: Cuts, statistic: Statistic, research: bool, joint: bool
 ) -> Slope:
-    parts = cut(batch)
-    local = [network.gradients(network.loss_of(part)) for part in parts]
-    rows = [averaged(gradients) for gradients in local]
-    quality, norms = _judged(rows, statistic)
+    taken = sub_batch_gradients(network, batch, cuts(batch), joint=joint)
+    quality, norms = _judged(taken.rows, statistic)
     constrained = quality.gradient_norm > cap
-    gram = _gram(rows, norms)
+    gram = _gram(taken.rows, norms)
     if constrained:
         weights = _norm_weights(norms, statistic)
     elif research:
         weights = _research_weights(gram, norms)
     else:
         weights = -_cosine_weights(gram, norms)
-    used = [d for d, row in enumerate(weights) if bool(row.any())]
-    derivative = network.pulled_back([local[d] for d in used], [_combined(weights[d].tolist(), rows) for d in used])
-    once, twice = sum(part.size for part in parts), sum(parts[d].size for d in used)
+    along = taken.weights.T @ weights  # from ∂/∂g_d to ∂/∂h_s, still over the rows
+    used = [s for s, row in enumerate(along) if bool(row.any())]
+    directions = [combined(along[s].tolist(), taken.rows) for s in used]
+    derivative = network.pulled_back([taken.local[s] for s in used], directions)
+    once, twice = sum(taken.samples), sum(taken.samples[s] for s in used)
     return Slope(quality, constrained, derivative, (once + SECOND * twice) / batch.size)
 
 
-def _quality(network: ScaledNetwork, batch: Batch, *, cut: Cut, statistic: Statistic) -> Quality:
-    rows = [averaged(network.gradients(network.loss_of(part), graph=False)) for part in cut(batch)]
-    return _judged(rows, statistic)[0]
+def _quality(network: ScaledNetwork, batch: Batch, *, cuts: Cuts, statistic: Statistic) -> Quality:
+    taken = sub_batch_gradients(network, batch, cuts(batch), joint=False, graph=False)
+    return _judged(taken.rows, statistic)[0]
 
 
 def _judged(rows: Sequence[Gradients], statistic: Statistic) -> tuple[Quality, Float64[Tensor, " d"]]:
@@ -183,12 +200,3 @@ def _research_weights(cosines: Float64[Tensor, "d d"], norms: Float64[Tensor, " 
     """The same for what the research code descends: minus the mean cosine of distinct pairs and all squared norms."""
     count = len(norms)
     return -_cosine_weights(cosines, norms) * count / (count - 1) - 2 * torch.eye(count, dtype=torch.float64)
-
-
-def _combined(weights: Sequence[float], rows: Sequence[Gradients]) -> Gradients:
-    """Σ_e w_e g_e."""
-    used = [(weight, row) for weight, row in zip(weights, rows, strict=True) if weight]
-    total = [g * used[0][0] for g in used[0][1]]
-    for weight, row in used[1:]:
-        total = [t.add_(g, alpha=weight) for t, g in zip(total, row, strict=True)]
-    return total

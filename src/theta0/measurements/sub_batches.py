@@ -28,12 +28,27 @@ def overlapping(batch: Batch, parts: int, overlap: float) -> list[Batch]:
     Returns:
         Views of the batch.
 
-    Raises:
-        ValueError: if D or r is out of range, or the batch has fewer samples than D.
-
     Example:
         >>> [part.inputs.tolist() for part in overlapping(Batch(torch.arange(6), None, 6), 2, 0.5)]
         [[0, 1, 2, 3], [2, 3, 4, 5]]
+    """
+    return [sliced(batch, cut) for cut in overlapping_cuts(batch.size, parts, overlap, number=batch.number)]
+
+
+def overlapping_cuts(samples: int, parts: int, overlap: float, *, number: int = 0) -> list[slice]:
+    """Which samples are in which part, as in `overlapping`.
+
+    Args:
+        samples: B.
+        parts: D.
+        overlap: r.
+        number: the batch's number, for errors.
+
+    Returns:
+        One slice for each part.
+
+    Raises:
+        ValueError: if D or r is out of range, or there are fewer samples than D.
     """
     if parts < 2:
         raise ValueError(f"sub_batches: expected at least 2 parts to compare, got {parts}")
@@ -41,15 +56,15 @@ def overlapping(batch: Batch, parts: int, overlap: float) -> list[Batch]:
         raise ValueError(
             f"overlap: expected a fraction from 0 to below 1 (1 would make all parts the same), got {overlap}"
         )
-    if batch.size < parts:
+    if samples < parts:
         raise ValueError(
-            f"sub_batches: expected from 2 parts to as many as there are samples ({batch.size} in batch "
-            f"{batch.number}), got {parts}; pass larger batches or fewer parts"
+            f"sub_batches: expected from 2 parts to as many as there are samples ({samples} in batch "
+            f"{number}), got {parts}; pass larger batches or fewer parts"
         )
-    size = int(batch.size / (1 + (parts - 1) * (1 - overlap)) + 1e-9)
-    last = batch.size - size if overlap else size * (parts - 1)
-    starts = [number * last // (parts - 1) for number in range(parts)]
-    return [sliced(batch, slice(start, start + size)) for start in starts]
+    size = int(samples / (1 + (parts - 1) * (1 - overlap)) + 1e-9)
+    last = samples - size if overlap else size * (parts - 1)
+    starts = [place * last // (parts - 1) for place in range(parts)]
+    return [slice(start, start + size) for start in starts]
 
 
 def sub_batch_gram(
