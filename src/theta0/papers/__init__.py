@@ -3,6 +3,9 @@
 A paper is a sub-package whose `ITEMS` maps a figure's or table's name to a function.
 """
 
-PAPERS = {"furusho2020thesis": "theta0.papers.furusho2020thesis"}
+PAPERS = {
+    "furusho2020thesis": "theta0.papers.furusho2020thesis",
+    "yang2022nio": "theta0.papers.yang2022nio",
+}
 
 __all__ = ["PAPERS"]
