@@ -11,7 +11,8 @@ from theta0._losses import Loss
 from theta0._randomness import Randomness
 from theta0._ranks import averaged, ranks
 from theta0.curvature.problem import differentiated
-from theta0.initializers.scale_search import Objective, Quality, Report, Settings, Slope, search_scales_
+from theta0.initializers.scale_results import Objective, Quality, Report, Settings, Slope
+from theta0.initializers.scale_search import search_scales_
 from theta0.initializers.scaled_network import SECOND, Gradients, ScaledNetwork, norm_of
 
 _EPSILON = 1e-5  # dauphin2019metainit, equation 4

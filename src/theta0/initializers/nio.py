@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from theta0._batches import Batch
 from theta0._losses import Loss
 from theta0._randomness import Randomness
-from theta0.initializers.scale_search import Objective, Quality, Report, Settings, Slope, search_scales_
+from theta0.initializers.scale_results import Objective, Quality, Report, Settings, Slope
+from theta0.initializers.scale_search import search_scales_
 from theta0.initializers.scaled_network import SECOND, Gradients, ScaledNetwork, norm_of
 from theta0.initializers.sub_batch_gradients import combined, pieces_suffice, sub_batch_gradients
 from theta0.measurements.sub_batches import overlapping_cuts

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from theta0._batches import initialised
 from theta0._version import __version__
-from theta0.initializers.scale_search import ScaleSearch, scale_
+from theta0.initializers.scale_results import ScaleSearch
+from theta0.initializers.scale_search import scale_
 
 _FORMAT = "theta0 recipe"
 _TOLERANCE = 1e-4  # of a tensor's norm: other versions of torch may draw and round a little differently

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from theta0._batches import Batch, held_out, initialised, materialised, outputs_
 from theta0._forward_conditions import in_single_precision
 from theta0._losses import Loss, checked
 from theta0._randomness import Randomness, streams
+from theta0.initializers.scale_results import Objective, Quality, Report, ScaleSearch, Settings, Slope
 from theta0.initializers.scale_steps import Steps, stepped
 from theta0.initializers.scaled_network import ScaledNetwork, scaled_network
 from theta0.measurements.outputs import Pass, output_records
@@ -23,131 +24,11 @@ _MARGIN = 0.95  # of the cap, within which the search stays: the norm on held-ou
 _TRAVELS = (1.0, 0.5, 0.25)  # shares of the way in the scales' logarithms that are compared at the end
 
 
-@dataclass(frozen=True)
-class Quality:
-    """How good a start is.
-
-    Attributes:
-        objective: what was searched for, as the result's `objective` names it.
-        gradient_norm: what the cap bounds.
-    """
-
-    objective: float
-    gradient_norm: float
-
-
-@dataclass(frozen=True)
-class ScaleSearch:
-    """What a search for scales did.
-
-    Attributes:
-        method: "nio", "gradinit" or "metainit".
-        objective: what `before` and `after` hold.
-        scales: one factor for each trained tensor that is not zero, by name; tied tensors share one. All one where
-            the start was not changed.
-        before: the start on held-out batches.
-        after: the scaled start on the same; the best found, even where it was not kept.
-        cap: the largest gradient norm allowed there.
-        kept: whether the model now has the scaled start; otherwise it is bit for bit as given.
-        reason: one sentence saying why.
-        steps: how many were made.
-        constrained_share: the share of them that descended the gradient norm.
-        stalls: how often the rate was halved because steps of the two kinds cancelled.
-        travel: the share of the way, in the scales' logarithms, that was best.
-        objectives: on the search's batches, at each step.
-        gradient_norms: likewise.
-        spreads: the deviation between samples of the network's main output on held-out batches, before and after:
-            samples that come out alike pull the same way, so that a high GradCosine is then no good sign.
-        seed: of the order of samples.
-        cost: in gradients of the mean batch.
-    """
-
-    method: str
-    objective: str
-    scales: dict[str, float]
-    before: Quality
-    after: Quality
-    cap: float
-    kept: bool
-    reason: str
-    steps: int
-    constrained_share: float
-    stalls: int
-    travel: float
-    objectives: tuple[float, ...]
-    gradient_norms: tuple[float, ...]
-    spreads: tuple[float, float]
-    seed: int
-    cost: float
-
-
-@dataclass(frozen=True, eq=False)
-class Slope:
-    """What an objective says of one batch at the present scales.
-
-    Attributes:
-        quality: objective and norm.
-        constrained: whether `derivative` is the norm's, because it exceeds the cap.
-        derivative: over the tensors that have a scale, of what is to be descended.
-        cost: in gradients of the batch.
-    """
-
-    quality: Quality
-    constrained: bool
-    derivative: list[Tensor]
-    cost: float
-
-
-@dataclass(frozen=True, eq=False)
-class Objective:
-    """What a search is for.
-
-    Attributes:
-        method: its name.
-        quantity: what `Quality.objective` is, in words.
-        higher: whether more of it is better.
-        slope: `(network, batch, cap)` to the slope.
-        quality: `(network, batch)` to the quality.
-        quality_cost: in gradients of the batch.
-    """
-
-    method: str
-    quantity: str
-    higher: bool
-    slope: Callable[[ScaledNetwork, Batch, float], Slope]
-    quality: Callable[[ScaledNetwork, Batch], Quality]
-    quality_cost: float
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a search is made.
-
-    Attributes:
-        gradient_norm_cap: the largest gradient norm, as a multiple of the starting one or absolute; infinite for none.
-        cap_unit: which.
-        learning_rate: the largest relative change of a scale in one step.
-        steps: how many, batches in turn.
-        lower_bound: the least scale.
-        raw: Adam's steps on the scales themselves, as in the research code.
-    """
-
-    gradient_norm_cap: float
-    cap_unit: Literal["start", "absolute"]
-    learning_rate: float
-    steps: int
-    lower_bound: float
-    raw: bool = False
-
-
 @dataclass(frozen=True, eq=False)
 class _Search:
     objective: Objective
     settings: Settings
     stream: Callable[[str], torch.Generator]
-
-
-Report = Callable[[ScaleSearch], None]
 
 
 def search_scales_(
