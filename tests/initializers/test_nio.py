@@ -264,6 +264,31 @@ def test_a_start_that_becomes_non_finite_on_the_way_is_put_back():
     assert state_of(model) == before
 
 
+def test_an_end_of_the_way_that_is_not_finite_leaves_a_shorter_way():
+    model, batches, _ = problem("regressor")
+    plain, _ = searched(nio_, copy.deepcopy(model), batches, "mse", steps=12, generator=0)
+    far = {name: abs(math.log(scale)) for name, scale in plain.scales.items()}
+    name = max(far, key=lambda n: far[n])
+    start = dict(model.named_parameters())[name].detach().norm().item()
+    calls = 0
+
+    def loss(outputs, targets):
+        """Not finite beyond three quarters of the way, once the search's own passes are over."""
+        nonlocal calls
+        calls += 1
+        moved = abs(math.log(dict(model.named_parameters())[name].detach().norm().item() / start))
+        broken = calls > searching and moved > 0.75 * far[name]
+        return nn.functional.mse_loss(outputs, targets) * (math.inf if broken else 1.0)
+
+    searching = 10**9
+    counted, _ = searched(nio_, copy.deepcopy(model), batches, loss, steps=12, generator=0)
+    # What comes after the steps: three candidates on four batches, then two held-out batches, two sub-batches each.
+    searching, calls = calls - 2 * (3 * 4 + 2), 0
+    result, _ = searched(nio_, model, batches, loss, steps=12, generator=0)
+    assert counted.travel == plain.travel == 1.0
+    assert result.travel == 0.5
+
+
 def test_batch_normalisation_uses_batch_statistics_and_dropout_is_off():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.9), nn.Linear(8, 4))

@@ -13,6 +13,7 @@ from theta0._batches import Batch, held_out, initialised, materialised, outputs_
 from theta0._forward_conditions import in_single_precision
 from theta0._losses import Loss, checked
 from theta0._randomness import Randomness, streams
+from theta0._user_code import UserCodeError
 from theta0.initializers.scale_results import Objective, Quality, Report, ScaleSearch, Settings, Slope
 from theta0.initializers.scale_steps import Steps, stepped
 from theta0.initializers.scaled_network import ScaledNetwork, scaled_network
@@ -83,16 +84,21 @@ def scale_(model: nn.Module, scales: dict[str, float]) -> nn.Module:
     """Multiply parameters by factors, in place.
 
     Args:
-        model: changed in place.
+        model: changed in place, all of it or nothing.
         scales: factors by parameter name.
 
     Returns:
         The model.
     """
     parameters = dict(model.named_parameters())
-    with torch.no_grad():
+    before = {name: parameters[name].detach().clone() for name in scales}
+    try:
         for name, scale in scales.items():
-            parameters[name].data.copy_(parameters[name].data * scale)
+            parameters[name].data.copy_(before[name] * scale)
+    except BaseException:
+        for name, value in before.items():
+            parameters[name].data.copy_(value)
+        raise
     return model
 
 
@@ -181,9 +187,17 @@ def _travel(
 ) -> tuple[float, str]:
     """The best share of the way on the search's own batches; or 0, and why none is better than the start."""
     reached: dict[float, Quality] = {}
+    fault = ""
     for share in _TRAVELS:
         network.write(steps.scales**share)
-        reached[share] = _quality(network, judged, search.objective)
+        try:
+            reached[share] = _quality(network, judged, search.objective)
+        except UserCodeError:
+            raise
+        except ValueError as error:  # not finite so far out; a shorter way may be
+            fault = str(error)
+    if not reached:
+        return 0.0, f"the scaled start breaks: {fault}; lower learning_rate"
     sign = 1 if search.objective.higher else -1
     allowed = {share: q for share, q in reached.items() if not _fault(begin, q, cap * _MARGIN, search.objective)}
     if allowed:
