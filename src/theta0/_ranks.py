@@ -1,5 +1,6 @@
-"""Work split over the ranks of a process group, where there is one."""
+"""Work split, and sums and means, over the ranks of a process group, where there is one."""
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -28,6 +29,20 @@ def summed(value: torch.Tensor) -> torch.Tensor:
     total = value.clone()
     distributed.all_reduce(total)
     return total
+
+
+def averaged(values: Sequence[Tensor]) -> list[Tensor]:
+    """The means of tensors over all ranks, exchanged all at once; every rank must bring the same shapes.
+
+    Returns:
+        New detached tensors, equal on every rank; detached views of the given ones where there is one process.
+    """
+    detached = [value.detach() for value in values]
+    if ranks() == 1 or not detached:
+        return detached
+    means = summed(torch.cat([value.flatten() for value in detached])) / ranks()
+    parts = torch.split(means, [value.numel() for value in detached])
+    return [part.view(value.shape).to(value.dtype) for part, value in zip(parts, detached, strict=True)]
 
 
 def share(items: torch.Tensor) -> torch.Tensor:

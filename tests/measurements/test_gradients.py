@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from theta0._batches import Batch
 from theta0.measurements import (
+    GradientGram,
     fisher_eigenvalues,
     gradcosine,
     gradient_gram,
@@ -20,7 +22,9 @@ from theta0.measurements import (
     gradient_norms,
     gradients,
     gram_products,
+    path_bound,
 )
+from theta0.measurements.sub_batches import overlapping
 
 
 def made(case: Case) -> nn.Module:
@@ -162,12 +166,15 @@ def test_closed_forms_of_what_follows_from_the_matrix():
     assert gradient_norms(gram).tolist() == pytest.approx([1, 2**0.5])
     assert gradcosine(gram) == pytest.approx((2 + 2 * 0.5**0.5) / 4)
     assert gradient_noise(gram) == pytest.approx(0.5 / 1.25)  # variances 0 and 1/2, mean gradient (1, 1/2)
+    # The longest path squared times two paths times (its ratio to the shortest minus the mean cosine).
+    assert path_bound(gram) == pytest.approx(2 * 2 * (2**0.5 - (2 + 2 * 0.5**0.5) / 4))
     assert fisher_eigenvalues(gram).tolist() == pytest.approx([(3 + 5**0.5) / 4, (3 - 5**0.5) / 4])
 
 
 def test_records():
     records = {r.quantity: r for r in gradients(mlp(), [(random(6, 4), None)], half_square)}
-    assert set(records) == {"gradcosine", "gradient_noise", "gradient_norm_mean", "top_fisher_eigenvalue"}
+    aligned = {"gradcosine", "gradient_noise", "gradient_norm_mean", "gradient_norm_max", "path_bound"}
+    assert set(records) == aligned | {"top_fisher_eigenvalue", "output_rms", "output_sample_std"}
     assert {r.layer for r in records.values()} == {""}
     assert 0 < records["gradcosine"].value <= 1
 
@@ -177,7 +184,8 @@ def test_a_network_without_gradient_has_no_noise_and_no_alignment():
     for p in model.parameters():
         p.data.zero_()
     records = {r.quantity: r.value for r in gradients(model, [(random(6, 4), torch.zeros(6, 3))], "mse")}
-    assert records == {"gradcosine": 0, "gradient_norm_mean": 0, "top_fisher_eigenvalue": 0}
+    norms = {"gradient_norm_mean": 0, "gradient_norm_max": 0, "top_fisher_eigenvalue": 0}
+    assert records == {"gradcosine": 0, **norms, "output_rms": 0, "output_sample_std": 0}
 
 
 def test_sub_batches_under_batch_statistics():
@@ -193,6 +201,55 @@ def test_sub_batches_under_batch_statistics():
     ]
     assert distance(result.gram, torch.stack(rows) @ torch.stack(rows).T) < 1e-10
     assert (result.size, result.gram.shape) == (4, (3, 3))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(2, 6), st.integers(0, 1000))
+def test_the_bound_on_paths_bounds_what_the_proof_says(samples: int, seed: int):
+    """Squared distances between all pairs of one-step optima, the left side of the proof's first line."""
+    rows = random(samples, 3, seed=seed)
+    gram = GradientGram(rows @ rows.T, {}, 1, 0.0)
+    pairs = torch.cdist(rows, rows).square().sum() / (2 * samples)
+    assert float(pairs) <= path_bound(gram) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("parts", "overlap", "size"), [(2, 0.6, 91), (4, 0.2, 37), (2, 0.0, 64), (128, 0.0, 1)])
+def test_sub_batches_are_equal_and_cover_the_batch(parts: int, overlap: float, size: int):
+    cut = [part.inputs.tolist() for part in overlapping(Batch(torch.arange(128), None, 128), parts, overlap)]
+    assert len(cut) == parts
+    assert {len(part) for part in cut} == {size}
+    assert set().union(*cut) == set(range(128))
+    shared = [len(set(a) & set(b)) / size for a, b in pairwise(cut)]
+    assert shared == pytest.approx([overlap] * (parts - 1), abs=2 / size)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(2, 200), st.integers(2, 8), st.floats(0, 0.99))
+def test_sub_batches_of_any_batch(samples: int, parts: int, overlap: float):
+    batch = Batch(torch.arange(samples), None, samples)
+    if samples < parts:
+        with pytest.raises(ValueError, match="larger batches or fewer parts"):
+            overlapping(batch, parts, overlap)
+        return
+    cut = overlapping(batch, parts, overlap)
+    assert len({part.size for part in cut}) == 1
+    assert all(len(part.inputs) == part.size >= 1 for part in cut)
+    assert int(cut[-1].inputs[-1]) == samples - 1 or overlap == 0
+
+
+def test_overlapping_sub_batches():
+    model, inputs = mlp(), random(7, 4)
+    result = gradient_gram(model, [(inputs, None)], half_square, sub_batches=2, overlap=0.6)
+    assert distance(result.gram, reference_of_parts(model, [inputs[:5], inputs[2:]])) < 1e-10
+    assert result.size == 5
+    with pytest.raises(ValueError, match="overlap"):
+        gradient_gram(model, [(inputs, None)], half_square, sub_batches=2, overlap=1.0)
+
+
+def reference_of_parts(model: nn.Module, parts: list[Tensor]) -> Tensor:
+    rows = [torch.autograd.grad(half_square(model(part), None), list(model.parameters())) for part in parts]
+    stacked = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
+    return stacked @ stacked.T
 
 
 @pytest.mark.parametrize(
@@ -214,7 +271,7 @@ def test_sub_batches_under_batch_statistics():
         ),
         (lambda: (mlp(), lambda outputs, targets: (outputs * 0).sqrt().sum(), {}), "finite gradient"),
         (lambda: (mlp(), lambda outputs, targets: (outputs / 0).sum(), {}), "finite loss"),
-        (lambda: (mlp(), half_square, {"sub_batches": 1}), "from 2 parts"),
+        (lambda: (mlp(), half_square, {"sub_batches": 1}), "at least 2 parts"),
         (lambda: (mlp(), half_square, {"sub_batches": 7}), "from 2 parts"),
         (lambda: (mlp(), lambda outputs, targets: (outputs * 0).sqrt().sum(), {"sub_batches": 2}), "finite gradients"),
     ],

@@ -156,11 +156,14 @@ def differentiated(function: Callable[[], T]) -> T:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
             f"model: expected operations that can be differentiated twice, got one that cannot ({reason}); replace "
-            "fused or once-differentiable kernels, and reentrant checkpointing, while the curvature is measured"
+            "fused or once-differentiable kernels, and reentrant checkpointing, while the second derivative is taken"
         ) from error
 
 
-def require_sound_graph(tensors: Sequence[Tensor | None], *, twice: bool = False) -> None:
+_INSTEAD = "use matrix='ggn', which does not need it, or remove"
+
+
+def require_sound_graph(tensors: Sequence[Tensor | None], *, twice: bool = False, instead: str = _INSTEAD) -> None:
     """Look through the graph of first derivatives for operations whose derivative is missing or known to be wrong.
 
     Torch leaves out, silently, what flows through a once-differentiable operation when the path asked for does not
@@ -169,6 +172,7 @@ def require_sound_graph(tensors: Sequence[Tensor | None], *, twice: bool = False
     Args:
         tensors: the first derivatives.
         twice: whether they will be differentiated with respect to the parameters too.
+        instead: what to do about torch's weight norm, as words before "the parametrization".
 
     Raises:
         ValueError: if there is one.
@@ -187,7 +191,7 @@ def require_sound_graph(tensors: Sequence[Tensor | None], *, twice: bool = False
         if twice and "WeightNorm" in node.name():
             raise ValueError(
                 "model: expected operations whose double backward is right, got torch's weight_norm, whose is wrong; "
-                "use matrix='ggn', which does not need it, or remove the parametrization first "
+                f"{instead} the parametrization first "
                 "(torch.nn.utils.parametrize.remove_parametrizations)"
             )
         waiting.extend(following for following, _ in node.next_functions)

@@ -1,15 +1,15 @@
 """Numbers read off a network; a measurement is a function that returns records and leaves the model bit-identical."""
 
 from theta0.measurements.activation_shift import NeuronShift, activation_shift, neuron_shifts
-from theta0.measurements.gradients import (
+from theta0.measurements.gradient_alignment import (
     GradientGram,
     fisher_eigenvalues,
     gradcosine,
-    gradient_gram,
     gradient_noise,
     gradient_norms,
-    gradients,
+    path_bound,
 )
+from theta0.measurements.gradients import gradient_gram, gradients
 from theta0.measurements.neighbours import dead_units, jacobians, neighbours
 from theta0.measurements.perturbed_outputs import PerturbedOutputs, perturbed_outputs
 from theta0.measurements.signals import signals
@@ -39,6 +39,7 @@ __all__ = [
     "jacobians",
     "neighbours",
     "neuron_shifts",
+    "path_bound",
     "perturbed_outputs",
     "signals",
 ]

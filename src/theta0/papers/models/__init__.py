@@ -1,15 +1,25 @@
 """The networks of the sources' experiments."""
 
+from theta0.papers.models.cifar import cifar_densenet, cifar_resnet, wide_resnet
 from theta0.papers.models.convolutional import preactivation_resnet18, vgg19
+from theta0.papers.models.imagenet import resnet50, swin_tiny
+from theta0.papers.models.normalisation import ChannelBias, kaiming_start_
 from theta0.papers.models.perceptron import deep_perceptron, glorot_
 from theta0.papers.models.thesis import ThesisResNet, draw_kept_layers, thesis_start_
 
 __all__ = [
+    "ChannelBias",
     "ThesisResNet",
+    "cifar_densenet",
+    "cifar_resnet",
     "deep_perceptron",
     "draw_kept_layers",
     "glorot_",
+    "kaiming_start_",
     "preactivation_resnet18",
+    "resnet50",
+    "swin_tiny",
     "thesis_start_",
     "vgg19",
+    "wide_resnet",
 ]

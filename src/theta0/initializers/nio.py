@@ -1,0 +1,203 @@
+"""Neural initialization optimization: scales under which the gradients of sub-batches point the same way."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from theta0._batches import Batch
+from theta0._losses import Loss
+from theta0._randomness import Randomness
+from theta0.initializers.scale_results import Objective, Quality, Report, Settings, Slope
+from theta0.initializers.scale_search import search_scales_
+from theta0.initializers.scaled_network import SECOND, Gradients, ScaledNetwork, norm_of
+from theta0.initializers.sub_batch_gradients import combined, pieces_suffice, sub_batch_gradients
+from theta0.measurements.sub_batches import overlapping_cuts
+
+Statistic = Literal["max", "mean"]
+Compatibility = Literal["research"] | None
+Cuts = Callable[[Batch], list[slice]]
+
+
+def nio_(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Loss = None,
+    *,
+    sub_batches: int = 2,
+    overlap: float = 0.6,
+    gradient_norm_cap: float = 1.5,
+    cap_unit: Literal["start", "absolute"] = "start",
+    cap_statistic: Statistic = "max",
+    learning_rate: float = 0.02,
+    steps: int = 100,
+    lower_bound: float = 0.01,
+    compatibility: Compatibility = None,
+    max_batches: int | None = 16,
+    generator: Randomness = None,
+    report: Report | None = None,
+) -> nn.Module:
+    r"""One scale for each parameter tensor, found by ascending GradCosine under a cap on the gradient norm.
+
+    $θ = s ∘ θ_0$ (yang2022nio, Algorithm 3, with the sub-batches of section B.1). At each step: where the norm of the
+    sub-batches' gradients exceeds the cap, it is descended; otherwise
+    $\frac{1}{D^2}\sum_{de}\cos∠(g_d, g_e)$ is ascended. All gradients are taken at the scaled parameters. The scaled
+    start is kept only where GradCosine is higher on held-out batches at a norm within the cap.
+
+    Attention runs on plain kernels, dropout is off, and batch normalisation in training mode uses batch statistics
+    and leaves its running ones alone. Frozen and zero tensors have no scale, tied ones share theirs. In a process
+    group sub-batch gradients are averaged over the ranks, which must bring equally many samples: sub-batch d of the
+    whole is that of all ranks together.
+
+    Args:
+        model: changed in place; bit for bit as it was if nothing better is found, or anything fails.
+        batches: `(inputs, targets)` batches; the last quarter is held out.
+        loss: a name, a callable, or None where the model returns its own.
+        sub_batches: D.
+        overlap: r, the share of its samples that a sub-batch has in common with the next.
+        gradient_norm_cap: the largest gradient norm: a multiple of the one at the start, or a number.
+        cap_unit: which of the two.
+        cap_statistic: "max" over sub-batches (the paper's) or "mean" (the research code's).
+        learning_rate: the largest relative change of a scale in one step.
+        steps: how many, batches in turn.
+        lower_bound: the least scale; its inverse is the largest.
+        compatibility: "research" for the research code's ways: the mean cosine of distinct sub-batches minus the sum
+            of squared norms, the mean norm against the cap, its ranges of samples (unequal for D > 2), and Adam's
+            plain steps on the scales with `learning_rate` as Adam's.
+        max_batches: how many batches are read; None reads all.
+        generator: a seed, a generator or None; orders the samples after the first pass over the batches.
+        report: receives a `ScaleSearch`, also where the start was not changed.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: if an argument is out of range, a batch has fewer samples than D, the network cannot be
+            differentiated twice, the loss is constant, or nothing better was found; the start is then unchanged.
+    """
+    if cap_statistic not in ("max", "mean"):
+        raise ValueError(f"cap_statistic: expected 'max' or 'mean', got {cap_statistic!r}")
+    if compatibility not in (None, "research"):
+        raise ValueError(f"compatibility: expected None or 'research', got {compatibility!r}")
+    research = compatibility == "research"
+    overlapping_cuts(sub_batches, sub_batches, overlap)  # what is out of range is told before any work
+    fair = partial(_equal_cuts, parts=sub_batches, overlap=overlap)
+    cuts = partial(research_cuts, parts=sub_batches, overlap=overlap) if research else fair
+    statistic: Statistic = "mean" if research else cap_statistic
+    objective = Objective(
+        method="nio",
+        quantity="GradCosine",
+        higher=True,
+        slope=_slopes(cuts, statistic, research),
+        quality=partial(_quality, cuts=fair, statistic=statistic),
+        quality_cost=sub_batches / (1 + (sub_batches - 1) * (1 - overlap)),
+    )
+    settings = Settings(gradient_norm_cap, cap_unit, learning_rate, steps, lower_bound, raw=research)
+    return search_scales_(
+        model, batches, loss, objective, settings, max_batches=max_batches, generator=generator, report=report
+    )
+
+
+def research_cuts(batch: Batch, parts: int, overlap: float) -> list[slice]:
+    """The samples of each sub-batch in the research code: D ranges of B/D samples, stretched by r at inner ends.
+
+    Args:
+        batch: the batch.
+        parts: D.
+        overlap: r.
+
+    Returns:
+        One slice for each sub-batch; those in the middle are longer.
+    """
+    overlapping_cuts(batch.size, parts, overlap, number=batch.number)  # for its errors
+    length = batch.size // parts
+    starts = [0, *(int((1 - overlap) * length * number) for number in range(1, parts))]
+    stops = [*(int((1 + overlap) * length * (number + 1)) for number in range(parts - 1)), batch.size]
+    return [slice(start, stop) for start, stop in zip(starts, stops, strict=True)]
+
+
+def _equal_cuts(batch: Batch, parts: int, overlap: float) -> list[slice]:
+    return overlapping_cuts(batch.size, parts, overlap, number=batch.number)
+
+
+def _slopes(cuts: Cuts, statistic: Statistic, research: bool) -> Callable[[ScaledNetwork, Batch, float], Slope]:
+    """The slope of one batch; the first one decides whether samples are differentiated once."""
+    joint: list[bool] = []
+
+    def slope(network: ScaledNetwork, batch: Batch, cap: float) -> Slope:
+        if not joint:
+            joint.append(pieces_suffice(network, batch, cuts(batch)))
+        return _slope(network, batch, cap, cuts=cuts, statistic=statistic, research=research, joint=joint[0])
+
+    return slope
+
+
+def _slope(
+    network: ScaledNetwork, batch: Batch, cap: float, *, cuts: Cuts, statistic: Statistic, research: bool, joint: bool
+) -> Slope:
+    taken = sub_batch_gradients(network, batch, cuts(batch), joint=joint)
+    quality, norms = _judged(taken.rows, statistic)
+    constrained = quality.gradient_norm > cap
+    gram = _gram(taken.rows, norms)
+    if constrained:
+        weights = _norm_weights(norms, statistic)
+    elif research:
+        weights = _research_weights(gram, norms)
+    else:
+        weights = -_cosine_weights(gram, norms)
+    along = taken.weights.T @ weights  # from ∂/∂g_d to ∂/∂h_s, still over the rows
+    used = [s for s, row in enumerate(along) if bool(row.any())]
+    directions = [combined(along[s].tolist(), taken.rows) for s in used]
+    derivative = network.pulled_back([taken.local[s] for s in used], directions)
+    once, twice = sum(taken.samples), sum(taken.samples[s] for s in used)
+    return Slope(quality, constrained, derivative, (once + SECOND * twice) / batch.size)
+
+
+def _quality(network: ScaledNetwork, batch: Batch, *, cuts: Cuts, statistic: Statistic) -> Quality:
+    taken = sub_batch_gradients(network, batch, cuts(batch), joint=False, graph=False)
+    return _judged(taken.rows, statistic)[0]
+
+
+def _judged(rows: Sequence[Gradients], statistic: Statistic) -> tuple[Quality, Float64[Tensor, " d"]]:
+    norms = torch.tensor([norm_of(row) for row in rows], dtype=torch.float64)
+    smallest = float(norms.min())
+    if not (math.isfinite(float(norms.max())) and smallest > 0):
+        found = ", ".join(f"{norm:.3g}" for norm in norms.tolist())
+        raise ValueError(f"nio: expected sub-batch gradients that are finite and not zero, got norms {found}")
+    cosine = float((_gram(rows, norms)).mean())
+    return Quality(cosine, float(norms.max() if statistic == "max" else norms.mean())), norms
+
+
+def _gram(rows: Sequence[Gradients], norms: Float64[Tensor, " d"]) -> Float64[Tensor, "d d"]:
+    """Cosines between sub-batch gradients."""
+    cosines = torch.eye(len(rows), dtype=torch.float64)
+    units = [[g.double() / norm for g in row] for row, norm in zip(rows, norms.tolist(), strict=True)]
+    for d, first in enumerate(units):
+        for e, second in enumerate(units[:d]):
+            cosines[d, e] = cosines[e, d] = float(sum((a * b).sum() for a, b in zip(first, second, strict=True)))
+    return cosines
+
+
+def _cosine_weights(cosines: Float64[Tensor, "d d"], norms: Float64[Tensor, " d"]) -> Float64[Tensor, "d d"]:
+    r"""W with $∂\,\mathrm{GradCosine}/∂g_d = \sum_e W_{de} g_e$."""
+    weights = 1 / torch.outer(norms, norms) - torch.diag(cosines.sum(1) / norms.square())
+    return weights * 2 / len(norms) ** 2
+
+
+def _norm_weights(norms: Float64[Tensor, " d"], statistic: Statistic) -> Float64[Tensor, "d d"]:
+    """The same for the largest or the mean norm."""
+    if statistic == "mean":
+        return torch.diag(1 / norms) / len(norms)
+    largest = torch.zeros_like(norms)
+    largest[norms.argmax()] = 1.0
+    return torch.diag(largest / norms)
+
+
+def _research_weights(cosines: Float64[Tensor, "d d"], norms: Float64[Tensor, " d"]) -> Float64[Tensor, "d d"]:
+    """The same for what the research code descends: minus the mean cosine of distinct pairs and all squared norms."""
+    count = len(norms)
+    return -_cosine_weights(cosines, norms) * count / (count - 1) - 2 * torch.eye(count, dtype=torch.float64)

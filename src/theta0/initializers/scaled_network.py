@@ -1,0 +1,164 @@
+"""A network with one scale for each parameter tensor, and derivatives of its gradients with respect to the scales."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from theta0._batches import Batch
+from theta0._forward_conditions import repeatable, trained_parameters
+from theta0._losses import Loss, loss_of
+from theta0._ranks import averaged, ranks, summed
+from theta0.curvature.problem import differentiated, require_sound_graph
+
+SECOND = 2.0  # gradients' worth of work that differentiating a gradient adds: two passes for each of its own
+Gradients = list[Tensor]  # of every trained parameter, in the order of `parameters`
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledNetwork:
+    """θ = s ∘ θ₀, one scale s for each tensor that is trained and not zero.
+
+    The scaled values are written into the parameters themselves, so that tied tensors share a scale, bare ones have
+    one, and what a parametrization computes follows; whoever searches puts the model back (`untouched`).
+
+    Attributes:
+        model: the network.
+        loss: a name, a callable, or None.
+        parameters: all trained tensors by name: the gradient is taken over these.
+        start: θ₀ by name, of those that have a scale.
+        seed: of what the forward pass draws.
+    """
+
+    model: nn.Module
+    loss: Loss
+    parameters: dict[str, nn.Parameter]
+    start: dict[str, Tensor]
+    seed: int = 0
+
+    def write(self, scales: Float64[Tensor, " scales"]) -> None:
+        """Put s ∘ θ₀ into the parameters."""
+        with torch.no_grad():
+            for (name, value), scale in zip(self.start.items(), scales.tolist(), strict=True):
+                self.parameters[name].data.copy_(value * scale)
+
+    def loss_of(self, batch: Batch) -> Tensor:
+        """The loss of a batch at the present parameters.
+
+        Returns:
+            A 0-d tensor in the graph of the parameters.
+
+        Raises:
+            ValueError: if it is not finite, or does not depend on a parameter.
+        """
+        with repeatable(self.model, self.seed + batch.number):
+            value = loss_of(self.model, batch, self.loss)[0]
+        if not torch.isfinite(value):
+            raise ValueError(
+                f"batch {batch.number}: expected a finite loss, got {float(value.detach()):g}; "
+                "run diagnose to find the layer where it begins"
+            )
+        if not value.requires_grad:
+            raise ValueError(
+                "loss: expected one that depends on a trained parameter, got a constant; does the model detach its "
+                "outputs or run under no_grad?"
+            )
+        return value
+
+    def gradients(self, value: Tensor, *, graph: bool = True) -> Gradients:
+        """The gradient of a loss over all trained parameters; zeros where one is not used.
+
+        Returns:
+            Tensors that can be differentiated again where `graph`.
+        """
+        wanted = list(self.parameters.values())
+        found = differentiated(lambda: torch.autograd.grad(value, wanted, create_graph=graph, allow_unused=True))
+        dense = [g.to_dense() if g is not None and g.is_sparse else g for g in found]
+        return [torch.zeros_like(p) if g is None else g for g, p in zip(dense, wanted, strict=True)]
+
+    def pulled_back(self, gradients: Sequence[Gradients], directions: Sequence[Gradients]) -> Gradients:
+        """Σ_d H_d u_d: the derivative of Σ_d g_d · u_d, u held constant, over the tensors that have a scale.
+
+        Args:
+            gradients: g_d, with their graphs.
+            directions: u_d.
+
+        Returns:
+            One for each scale.
+        """
+        pairs = [
+            (g, u.to(g.dtype))
+            for row, along in zip(gradients, directions, strict=True)
+            for g, u in zip(row, along, strict=True)
+            if g.requires_grad
+        ]
+        wanted = [self.parameters[name] for name in self.start]
+        if not pairs:
+            return [torch.zeros_like(p) for p in wanted]
+        outputs, along = zip(*pairs, strict=True)
+        found = differentiated(lambda: torch.autograd.grad(outputs, wanted, grad_outputs=along, allow_unused=True))
+        return [torch.zeros_like(p) if g is None else g.detach() for g, p in zip(found, wanted, strict=True)]
+
+    def slopes(self, derivative: Sequence[Tensor]) -> Float64[Tensor, " scales"]:
+        """From a derivative over the scaled tensors to one over the logarithms of the scales, averaged over ranks.
+
+        Returns:
+            ⟨derivative, θ⟩ of each tensor.
+        """
+        products = [
+            (d.double() * self.parameters[name].detach().double()).sum()
+            for d, name in zip(derivative, self.start, strict=True)
+        ]
+        return summed(torch.stack(products)) / ranks()
+
+
+def scaled_network(model: nn.Module, loss: Loss, batch: Batch, seed: int = 0) -> ScaledNetwork:
+    """Give a network scales, after a look at whether its gradients can be differentiated.
+
+    Args:
+        model: the network; the caller restores it.
+        loss: a name, a callable, or None.
+        batch: to look at.
+        seed: of what the forward pass draws.
+
+    Returns:
+        The scaled network, all scales one.
+
+    Raises:
+        ValueError: if there is no tensor to scale, or the gradient is zero, not finite, or cannot be differentiated.
+    """
+    trained = {id(p) for p in trained_parameters(model)}
+    named = {name: p for name, p in model.named_parameters() if id(p) in trained}
+    start = {name: p.detach().clone() for name, p in named.items() if p.is_floating_point() and bool(p.detach().any())}
+    if not start:
+        raise ValueError(
+            "model: expected a trained tensor that is not all zero, got none; scales cannot move a zero: draw the "
+            "weights first"
+        )
+    network = ScaledNetwork(model, loss, named, start, seed)
+    gradients = network.gradients(network.loss_of(batch))
+    require_sound_graph(gradients, twice=True, instead="draw the start without it: remove")
+    norm = norm_of(averaged(gradients))
+    if not (math.isfinite(norm) and norm > 0):
+        raise ValueError(
+            f"loss: expected one whose gradient is finite and not zero at the start, got norm {norm:g} on batch "
+            f"{batch.number}; it is constant in the trained parameters, or the start is broken: run diagnose first"
+        )
+    return network
+
+
+def norm_of(gradients: Sequence[Tensor], order: int = 2) -> float:
+    """The norm of a gradient over all its tensors, in float64 and without underflow.
+
+    Args:
+        gradients: the tensors.
+        order: 1 or 2.
+
+    Returns:
+        The norm.
+    """
+    norms = torch.stack([torch.linalg.vector_norm(g.detach(), order, dtype=torch.float64) for g in gradients])
+    return float(torch.linalg.vector_norm(norms, order))
