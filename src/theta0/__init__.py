@@ -7,7 +7,8 @@
 
 Verbs: `diagnose`, `treat`, `suggest_learning_rate`, `top_eigenvalue`, `save_start`, `load_start_`.
 Results: `Diagnosis`, `Finding`, `Treatment`, `LearningRate`, `Run`, `Record`.
-Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `theta0.parametrizations`, `theta0.layers`.
+Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `theta0.parametrizations`, `theta0.layers`,
+`theta0.regularizers`, `theta0.spectra`.
 """
 
 import importlib
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
         layers,
         measurements,
         parametrizations,
+        regularizers,
         reports,
+        spectra,
         theory,
         treatment,
     )
@@ -54,7 +57,9 @@ _CATALOGUES = (
     "layers",
     "measurements",
     "parametrizations",
+    "regularizers",
     "reports",
+    "spectra",
     "theory",
     "treatment",
 )
@@ -75,8 +80,10 @@ __all__ = [
     "load_start_",
     "measurements",
     "parametrizations",
+    "regularizers",
     "reports",
     "save_start",
+    "spectra",
     "suggest_learning_rate",
     "theory",
     "top_eigenvalue",
