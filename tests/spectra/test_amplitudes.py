@@ -68,7 +68,7 @@ def test_every_output_and_the_error_against_a_target():
 
     spectrum = fourier_amplitude(f, t, batch_size=7)
     assert spectrum.amplitudes.shape == (2, 2, 26)
-    assert spectrum.at(3.2).tolist() == pytest.approx([[1, 0], [2, 0]], abs=1e-9) or spectrum.at(3.2).shape == (2, 2)
+    assert spectrum.at(3.2).flatten().tolist() == pytest.approx([1, 0, 2, 0], abs=1e-9)
     assert spectrum.at(7)[:, 1].tolist() == pytest.approx([1, 2])
     error = fourier_amplitude(f, t, target=f(t[:, None]) - 0.25 * torch.sin(2 * torch.pi * 11 * t)[:, None, None])
     assert error.amplitudes.argmax(-1).unique().tolist() == [11]
@@ -148,12 +148,12 @@ def test_values_that_cannot_be_transformed():
         fourier_amplitude(lambda t: 1 / t, grid(8))
     with pytest.raises(ValueError, match="one floating output for each of 8"):
         fourier_amplitude(lambda t: t.sum(0), grid(8))
-    with pytest.raises(ValueError, match="the outputs' shape"):
-        fourier_amplitude(torch.sin, grid(8), target=torch.zeros(7))
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_unknown_options():
+    with pytest.raises(ValueError, match="the outputs' shape"):
+        fourier_amplitude(torch.sin, grid(8), target=torch.zeros(7))
     with pytest.raises(ValueError, match="'none' or 'hann'"):
         fourier_amplitude(torch.sin, grid(8), window="kaiser")
     with pytest.raises(ValueError, match="'amplitude', 'unit'"):

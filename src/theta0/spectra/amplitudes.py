@@ -31,7 +31,7 @@ class Spectrum:
     window: Window = "none"
     normalization: Normalization = "amplitude"
 
-    def at(self, frequency: float) -> Float[Tensor, "*outputs"]:
+    def at(self, frequency: float | int) -> Float[Tensor, "*outputs"]:
         """The amplitudes at the frequency of the grid that is nearest.
 
         Returns:
@@ -56,8 +56,8 @@ def fourier_amplitude(
     return to its start jumps there, which leaks into all frequencies; the Hann window fades both ends out, at the price
     of lines three frequencies wide.
 
-    * `normalization="amplitude"`: $2|\hat f_k| / \sum_j w_j$ with window w ($|\hat f_k| / \sum_j w_j$ at frequency 0 and
-      at the Nyquist frequency): the sine $a \sin(2\pi k t + \varphi)$ with whole k has amplitude a at k.
+    * `normalization="amplitude"`: $2|\hat f_k| / \sum_j w_j$ with window w (half of that at frequency 0 and at
+      the Nyquist frequency): the sine $a \sin(2\pi k t + \varphi)$ with whole k has amplitude a at k.
     * `"unit"`: each output's amplitudes divided by their ℓ₂ norm (furusho2020thesis, section 3.3.2).
     * `"none"`: $|\hat f_k|$, the bare transform.
 
@@ -140,7 +140,9 @@ def radial_spectrum(
     rings = (lengths / width + 0.5).floor().long().to(transform.device)
     count = int(min(1 / step for step in steps) / 2 / width + 1e-9) + 1
     power = transform.flatten(-2).square()
-    sums = power.new_zeros(*power.shape[:-1], max(count, int(rings.max()) + 1)).index_add_(-1, rings, power)[..., :count]
+    sums = power.new_zeros(*power.shape[:-1], max(count, int(rings.max()) + 1)).index_add_(-1, rings, power)[
+        ..., :count
+    ]
     frequencies = torch.arange(count, dtype=weights.dtype, device=transform.device) * width
     scale = torch.where(frequencies > 0, 2.0, 1.0)  # a real wave's power lies at k and at -k
     return Spectrum(frequencies, (sums * scale).sqrt(), window)
@@ -156,8 +158,8 @@ def _spacing(grid: Tensor, name: str) -> float:
     worst = int((gaps - spacing).abs().argmax())
     if not spacing > 0 or not abs(float(gaps[worst]) - spacing) <= 1e-6 * spacing + rounding:
         raise ValueError(
-            f"{name}: expected increasing points at equal distances, got {float(gaps[worst]):.6g} between points {worst} "
-            f"and {worst + 1} where the mean distance is {spacing:.6g}; a Fourier transform needs a uniform grid"
+            f"{name}: expected increasing points at equal distances, got {float(gaps[worst]):.6g} between points "
+            f"{worst} and {worst + 1} where the mean distance is {spacing:.6g}; transforms need a uniform grid"
         )
     return spacing
 
@@ -174,7 +176,7 @@ def _values(f: Callable[..., Any], points: Tensor, batch_size: int | None) -> Fl
 def _checked(f: Callable[..., Any], points: Tensor, batch_size: int | None) -> Tensor:
     parts = []
     with torch.no_grad():
-        for part in points.split(batch_size or len(points)):
+        for part in torch.split(points, batch_size or len(points)):
             out = main_output(f(part))
             if out is None or len(out) != len(part):
                 came = "nothing" if out is None else f"shape {tuple(out.shape)}"
@@ -186,7 +188,8 @@ def _checked(f: Callable[..., Any], points: Tensor, batch_size: int | None) -> T
     if bool(bad.any()):
         where = [round(c, 6) for c in points[int(bad.nonzero()[0])].tolist()]
         raise ValueError(
-            f"f: expected finite values, got NaN or infinity at {int(bad.sum())} of {len(points)} points, first at {where}"
+            f"f: expected finite values, got NaN or infinity at {int(bad.sum())} of {len(points)} points, "
+            f"first at {where}"
         )
     return values
 
