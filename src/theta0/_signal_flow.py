@@ -28,7 +28,8 @@ class Step:
         arguments: positional arguments, as given.
         options: keyword arguments, as given.
         signals: the tensors among them that depend on the input, and what has been noted of each.
-        place: the module that runs, for messages.
+        path: the path of the module that runs; "" for the model itself.
+        place: the same with its kind, for messages.
     """
 
     function: Callable[..., Any]
@@ -36,6 +37,7 @@ class Step:
     arguments: tuple[Any, ...]
     options: dict[str, Any]
     signals: tuple[tuple[Tensor, Any], ...]
+    path: str
     place: str
 
     def carries(self, value: Any) -> bool:
@@ -71,18 +73,18 @@ class _Flow(TorchFunctionMode):  # a class because torch's interception point is
             read = func(*args, **options)  # shape, dtype, grad_fn …
             if not isinstance(read, Tensor):
                 return read
-        place = self.place()
+        path, place = self.place()
         if role is None:
             refuse(func, place, "expected a function that is known")
-        result, note = self.rule(Step(func, role, args, options, signals, place))
+        result, note = self.rule(Step(func, role, args, options, signals, path, place))
         for leaf in tree_flatten(result)[0]:
             if isinstance(leaf, Tensor):
                 self.notes[leaf] = note
         return result
 
-    def place(self) -> str:
+    def place(self) -> tuple[str, str]:
         path = self.paths.get(self.running[-1], "") if self.running else ""
-        return f"{path} ({type(self.running[-1]).__name__})" if path else "the model's forward"
+        return path, f"{path} ({type(self.running[-1]).__name__})" if path else "the model's forward"
 
     def enter(self, module: nn.Module, inputs: Any) -> None:
         self.running.append(module)
