@@ -185,7 +185,8 @@ def _convolution_norm(step: Step, kernel: Tensor, ones: Tensor) -> float:
     if kernel.shape[0] * kernel.shape[1] * math.prod(sizes) > _LARGEST_SYMBOL:
         return loose
     spread = grouped.new_zeros(*grouped.shape[:3], *(r + 1 for r in reach))
-    spread[(..., *(slice(None, None, d) for d in dilations))] = grouped
+    apart: tuple[Any, ...] = (..., *(slice(None, None, d) for d in dilations))
+    spread[apart] = grouped
     symbol = torch.fft.rfftn(spread, s=sizes, dim=tuple(range(-axes, 0))).flatten(3)
     exact = float(torch.linalg.matrix_norm(symbol.permute(0, 3, 1, 2), 2).max())
     return min(exact, loose) if not transposed else exact

@@ -96,6 +96,6 @@ def trained_autoencoder(images: Float[Tensor, "n pixels"], *, steps: int, seed: 
     stepper = torch.optim.Adam(model.parameters(), 2e-3)
     for _ in range(steps):
         stepper.zero_grad()
-        model(images, torch.randn(len(images), 1, generator=generator)).backward()
+        torch.autograd.backward(model(images, torch.randn(len(images), 1, generator=generator)))
         stepper.step()
     return model
