@@ -2,5 +2,15 @@
 
 from theta0.spectra.amplitudes import Spectrum, fourier_amplitude, radial_spectrum
 from theta0.spectra.curves import plane, polyline, segment
+from theta0.spectra.learned import SpectrumChange, spectrum_change
 
-__all__ = ["Spectrum", "fourier_amplitude", "plane", "polyline", "radial_spectrum", "segment"]
+__all__ = [
+    "Spectrum",
+    "SpectrumChange",
+    "fourier_amplitude",
+    "plane",
+    "polyline",
+    "radial_spectrum",
+    "segment",
+    "spectrum_change",
+]

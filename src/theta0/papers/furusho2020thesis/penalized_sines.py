@@ -204,7 +204,8 @@ def summed(run: dict[str, Any], frequencies: tuple[int, ...], moment: int = -1) 
     Returns:
         One number per trial.
     """
-    return np.array(run["amplitudes"])[:, moment, list(frequencies)].sum(1)
+    amplitudes: Float[np.ndarray, "trials moments k"] = np.array(run["amplitudes"])
+    return np.asarray(amplitudes[:, moment, list(frequencies)].sum(1))
 
 
 def _size(scale: str) -> Size:
