@@ -70,8 +70,7 @@ def train(
     y: Float[Tensor, "members n 1"],
     loss: Loss,
     *,
-    penalty: str,
-    coefficient: float,
+    penalties: Sequence[tuple[str, float]],
     optimizer: Callable[[list[Tensor]], torch.optim.Optimizer],
     steps: int,
     rows: Callable[[int], Tensor] | None = None,
@@ -87,8 +86,8 @@ def train(
         x: inputs of each network.
         y: targets of each.
         loss: `(outputs, targets) -> 0-d tensor`.
-        penalty: a key of `theta0.regularizers.REGULARIZERS`, or "none".
-        coefficient: C.
+        penalties: one per network, a key of `theta0.regularizers.REGULARIZERS` or "none", and C; networks with the same
+            penalty lie side by side.
         optimizer: makes one from the stacked weights.
         steps: number of updates.
         rows: the samples of an update, `step -> indices [members, batch]`; all samples by default.
@@ -98,6 +97,7 @@ def train(
     stepper = optimizer(list(stack.weights.values()))
     fitted = vmap(lambda w, inputs, targets: loss(functional_call(stack.skeleton, w, (inputs,)), targets))
     members = torch.arange(len(x)).unsqueeze(1)
+    groups = _groups(penalties)
     for step in range(steps + 1):
         if observe is not None and step % every == 0:
             observe(step)
@@ -106,8 +106,8 @@ def train(
         chosen = rows(step) if rows else None
         inputs, targets = (x, y) if chosen is None else (x[members, chosen], y[members, chosen])
         total = fitted(stack.weights, inputs, targets).sum()
-        if penalty != "none" and coefficient:
-            total = total + coefficient * _penalties(stack, penalty).sum()
+        for (kind, coefficient), where in groups.items():
+            total = total + coefficient * _penalties(stack, kind, where).sum()
         stepper.zero_grad()
         torch.autograd.backward(total)
         stepper.step()
@@ -123,8 +123,18 @@ class _Penalty(nn.Module):  # a module so that `functional_call` can put a membe
         return REGULARIZERS[self._kind](self.network)
 
 
-def _penalties(stack: Stack, kind: str) -> Float[Tensor, " members"]:
+def _groups(penalties: Sequence[tuple[str, float]]) -> dict[tuple[str, float], slice]:
+    groups: dict[tuple[str, float], slice] = {}
+    for place, penalty in enumerate(penalties):
+        start = groups[penalty].start if penalty in groups else place
+        if penalty in groups and groups[penalty].stop != place:
+            raise ValueError(f"penalties: expected equal ones side by side, got {list(penalties)}")
+        groups[penalty] = slice(start, place + 1)
+    return {penalty: where for penalty, where in groups.items() if penalty[0] != "none"}
+
+
+def _penalties(stack: Stack, kind: str, where: slice = slice(None)) -> Float[Tensor, " members"]:
     penalty = _Penalty(stack.skeleton, kind)
-    named = {f"network.{name}": weight for name, weight in stack.weights.items()}
+    named = {f"network.{name}": weight[where] for name, weight in stack.weights.items()}
     found: Tensor = vmap(lambda w: functional_call(penalty, w, ()))(named)
     return found
