@@ -112,7 +112,7 @@ def batch_norm_scale(step: Step) -> Tensor:
 
 def _positive(step: Step) -> Any:
     if step.function in NEGATED:
-        return _input(step)
+        return _copied(step)
     if step.options.get("mode") == "bicubic":
         refuse(step.function, step.place, "expected interpolation with positive weights and not bicubic")
     return step.function(*step.arguments, **step.options)
@@ -124,8 +124,15 @@ def _padded(step: Step) -> Tensor:
 
 
 def _stretched(step: Step) -> Tensor:
-    factor = largest_slope(step.function, step.arguments, step.options)
-    return _input(step) if isinstance(factor, float) and factor == 1 else _input(step) * factor
+    x, factor = _input(step), largest_slope(step.function, step.arguments, step.options)
+    if _in_place(step):
+        return x if isinstance(factor, float) and factor == 1 else x.mul_(factor)
+    return x * factor
+
+
+def _copied(step: Step) -> Tensor:
+    x = _input(step)
+    return x if _in_place(step) else x.clone()  # what is done to the copy in place must not be done to x
 
 
 def _multiplied(step: Step) -> Any:
@@ -144,8 +151,7 @@ def _added(step: Step) -> Tensor:
     if len(terms) < 2:
         terms.append(_linear_part(step, step.options["other"]))
     factor = abs(step.options.get("alpha", 1))
-    name = getattr(step.function, "__name__", "")
-    if name.startswith("__i") or (name.endswith("_") and not name.endswith("__")):
+    if _in_place(step):
         first: Tensor = step.arguments[0]
         if not step.carries(first):
             refuse(step.function, step.place, "expected a signal to be changed in place and not a constant")
@@ -169,6 +175,14 @@ def _adaptive_sums(step: Step) -> Tensor:
         counts = [-(-(i + 1) * n // m) - i * n // m for i in range(m)]
         means = means * means.new_tensor(counts).view(-1, *[1] * (-axis - 1))
     return means
+
+
+def _in_place(step: Step) -> bool:
+    name = getattr(step.function, "__name__", "")
+    asked = step.options.get("inplace", False) or (
+        step.role != "dropout" and any(a is True for a in step.arguments[1:])
+    )
+    return bool(asked) or name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
 
 
 def _linear_part(step: Step, term: Any) -> Any:
@@ -203,7 +217,7 @@ _RULES: Mapping[Role, Callable[[Step], Any]] = {
     "positive": _positive,
     "pad": _padded,
     "nonlinearity": _stretched,
-    "dropout": _input,
+    "dropout": _copied,
     "multilinear": _multiplied,
     "divide": _divided,
     "add": _added,

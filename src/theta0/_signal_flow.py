@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
-from torch.utils import weak
+from torch.utils import checkpoint, weak
 from torch.utils._pytree import tree_flatten, tree_map
 
 from theta0._function_roles import ROLES, Role
@@ -204,8 +204,32 @@ def _running(model: nn.Module, mode: _Flow) -> Iterator[None]:
             for module, _ in modes:
                 module.training = False
             stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(_kept_in_memory())
             stack.enter_context(mode)
             yield
         finally:
             for module, training in modes:
                 module.training = training
+
+
+@contextmanager
+def _kept_in_memory() -> Iterator[None]:
+    """Within the block checkpointed parts run as they are: a backward pass would recompute them without the rules."""
+
+    class Plain:
+        @staticmethod
+        def apply(function: Callable[..., Any], preserve: bool, *arguments: Any) -> Any:
+            return function(*arguments)
+
+    def once(*arguments: Any, **options: Any) -> Iterator[Any]:
+        yield nullcontext()
+
+    instead = {"CheckpointFunction": Plain, "_checkpoint_without_reentrant_generator": once}
+    found = {name: getattr(checkpoint, name) for name in instead if hasattr(checkpoint, name)}
+    try:
+        for name in found:
+            setattr(checkpoint, name, instead[name])
+        yield
+    finally:
+        for name, original in found.items():
+            setattr(checkpoint, name, original)

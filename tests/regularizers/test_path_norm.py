@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from cases import case, each_case
+from theta0.layers import StochasticDepth
 from theta0.regularizers import REGULARIZERS, l1_norm, l2_norm, path_norm
 
 
@@ -125,6 +127,33 @@ def test_adaptive_max_pooling_sums_its_windows():
     assert path_norm(model, spikes).item() == pytest.approx(expected, rel=1e-12)
 
 
+class InPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 3, bias=False)
+        self.last = nn.Linear(3, 1, bias=False)
+
+    def forward(self, x):
+        h = self.first(x)
+        branch = F.dropout(F.relu(h), 0.5, False)
+        branch *= 3
+        branch.sub_(h)
+        F.relu(h, inplace=True).mul_(2)
+        return self.last(torch.neg(branch).add_(1.0) + h)
+
+
+def test_what_is_done_in_place_is_done_to_one_tensor_only():
+    model = InPlace().double()
+    expected = (model.last.weight.abs() @ ((3 + 1 + 2) * model.first.weight.abs())).sum()
+    assert path_norm(model).item() == pytest.approx(expected.item())
+
+
+def test_stochastic_depth_counts_as_in_evaluation():
+    block = StochasticDepth(nn.Linear(2, 2), 0.25)
+    expected = 2 + 0.25 * block.branch.weight.abs().sum().item()
+    assert path_norm(block).item() == pytest.approx(expected)
+
+
 def test_costs_one_forward_pass_of_one_sample():
     model, x = case("cnn").model(), torch.randn(1, 2, 7, 7)
     with FlopCounterMode(display=False) as plain:
@@ -215,6 +244,24 @@ def test_what_cannot_be_followed_is_named(module, shape, named):
     with pytest.raises(ValueError, match=named):
         path_norm(module, None if shape is None else torch.ones(shape))
     assert not torch.overrides._len_torch_function_stack()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_parts_have_the_same_gradient(reentrant):
+    class Saving(nn.Sequential):
+        def forward(self, x):
+            hidden = checkpoint(self[0], x, use_reentrant=reentrant)
+            return self[2](checkpoint(self[1], hidden, use_reentrant=reentrant))
+
+    plain = chain((3, 4, 2))
+    saving = Saving(*chain((3, 4, 2)))
+    path_norm(plain).backward()
+    path_norm(saving).backward()
+    for one, two in zip(plain.parameters(), saving.parameters(), strict=True):
+        assert (one.grad is None and two.grad is None) or torch.equal(one.grad, two.grad)
+    x = torch.ones(1, 3, dtype=torch.float64, requires_grad=True)
+    saving(x).sum().backward()  # checkpoints work as before afterwards
+    assert saving[0].bias.grad is not None
 
 
 def test_products_of_two_signals_are_refused():
