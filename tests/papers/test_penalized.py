@@ -105,7 +105,7 @@ def test_the_second_figure_finds_the_runs_of_the_first(folder):
     ITEMS["fig9"](None, None, scale="smoke", out_dir=folder)
     calls = []
     ITEMS["fig10"](None, None, scale="smoke", out_dir=folder, progress=lambda *a: calls.append(a))
-    assert calls == [(4, 4)]
+    assert calls == [(5, 5)]
     with pytest.raises(ValueError, match="choose one of"):
         ITEMS["fig11"](None, None, scale="huge")
     with pytest.raises(ValueError, match="choose one of"):
