@@ -201,7 +201,7 @@ def _along_line(stack: Stack, x: Float[Tensor, "n pixels"], configuration: Confi
 
 
 def _rounded(values: Tensor) -> list[Any]:
-    found: list[Any] = (values.double() * 1e4).round().div(1e4).tolist()
+    found: list[Any] = (values.double() * 1e6).round().div(1e6).tolist()
     return found
 
 

@@ -24,7 +24,7 @@ HEIGHTS = (1.0, 1.0, 1.0, 0.4, 0.4, 0.4)
 NOISE = (20, 23, 26)
 POINTS = 200
 COEFFICIENTS = {"none": 0.0, "l2": 0.03, "l1": 0.002, "path": 1e-5}
-# The published C of L2 takes the noise and a good part of k = 9 with it, half of it the noise alone.
+# The published C of L2 takes a good part of k = 9 along with the noise; half of it spares k = 9 and takes less noise.
 HALF = "l2, half"
 RUNS = {**{kind: (kind, c) for kind, c in COEFFICIENTS.items()}, HALF: ("l2", COEFFICIENTS["l2"] / 2)}
 LABELS = {**TITLES, HALF: "L2, half of C"}
