@@ -110,3 +110,26 @@ def test_the_second_figure_finds_the_runs_of_the_first(folder):
         ITEMS["fig11"](None, None, scale="huge")
     with pytest.raises(ValueError, match="choose one of"):
         ITEMS["fig10"](None, None, scale="huge")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_penalties_keep_the_noise_out_at_full_scale(tmp_path):
+    ITEMS["fig10"](None, None, out_dir=tmp_path, jobs=2)
+    document = json.loads((tmp_path / "fig10.json").read_text())
+    runs = dict(zip(penalized_sines.RUNS, document["results"], strict=True))
+    noise = {run: penalized_sines.summed(result, penalized_sines.NOISE) for run, result in runs.items()}
+    gaps = {run: noise["none"].mean() / values.mean() for run, values in noise.items()}
+    assert gaps["l2"] > 2.5
+    assert gaps["l1"] > 2
+    assert gaps["path"] > 1.2
+    for run in ("none", "l1", "path", penalized_sines.HALF):  # the published L2 coefficient costs k = 9 too much
+        for k in (3, 6, 9):
+            assert penalized_sines.summed(runs[run], (k,)).mean() == pytest.approx(1, abs=0.4)
+    for run in ("l2", "l1", "path"):
+        early, late = (
+            (penalized_sines.summed(runs["none"], penalized_sines.NOISE, moment).mean())
+            - penalized_sines.summed(runs[run], penalized_sines.NOISE, moment).mean()
+            for moment in (10, -1)
+        )
+        assert late > 2 * early
