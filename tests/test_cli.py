@@ -307,6 +307,28 @@ def test_rate_prints_a_number_and_verifies_it():
     assert result["runs"][1]["held_out"] < result["runs"][1]["held_out_start"]
 
 
+def test_spectrum_shows_octaves_before_and_after(tmp_path):
+    path, figure = target(tmp_path, HEALTHY), tmp_path / "spectrum.png"
+    arguments = ("spectrum", path, "--between", 0, 5, "--steps", 5, "--points", 16, "--penalty", "path:1e-4")
+    done = inside(*arguments, "--out", figure)
+    assert done.exit_code == 0, done.output
+    assert "between samples 0 and 5" in done.stdout
+    assert "path:1e-4" in done.stdout
+    assert figure.stat().st_size > 5000
+    document = json.loads(inside(*arguments, "--json").stdout)
+    assert list(document["trained"]) == ["no penalty", "path:1e-4"]
+    assert len(document["frequencies"]) == 9
+
+
+def test_spectrum_tells_what_is_wrong(tmp_path):
+    path = target(tmp_path, HEALTHY)
+    wrongs = {("--between", 0, 4096): "samples from 0 to", ("--penalty", "l7:1"): "expected l2:C"}
+    for arguments, message in wrongs.items():
+        done = inside("spectrum", path, *arguments)
+        assert done.exit_code == 2
+        assert message in done.output
+
+
 def test_reproduce_names_what_it_knows():
     code, out, err = run("reproduce", "furusho2020thesis", "list")
     assert code == 0, err

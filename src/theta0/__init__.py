@@ -8,7 +8,8 @@
 Verbs: `diagnose`, `treat`, `suggest_learning_rate`, `top_eigenvalue`, `save_start`, `load_start_`,
 `parametrize_`, `remove_`.
 Results: `Diagnosis`, `Finding`, `Treatment`, `LearningRate`, `Run`, `Record`.
-Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `theta0.parametrizations`, `theta0.layers`.
+Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `theta0.parametrizations`, `theta0.layers`,
+`theta0.regularizers`, `theta0.spectra`.
 """
 
 import importlib
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
         layers,
         measurements,
         parametrizations,
+        regularizers,
         reports,
+        spectra,
         theory,
         treatment,
     )
@@ -58,7 +61,9 @@ _CATALOGUES = (
     "layers",
     "measurements",
     "parametrizations",
+    "regularizers",
     "reports",
+    "spectra",
     "theory",
     "treatment",
 )
@@ -80,9 +85,11 @@ __all__ = [
     "measurements",
     "parametrizations",
     "parametrize_",
+    "regularizers",
     "remove_",
     "reports",
     "save_start",
+    "spectra",
     "suggest_learning_rate",
     "theory",
     "top_eigenvalue",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from theta0._batches import Batch
 from theta0._losses import Loss, loss_of
@@ -59,7 +59,15 @@ def checked_optimizer(name: str) -> str:
 
 
 def steps_from(
-    model: nn.Module, batches: Sequence[Batch], loss: Loss, *, optimizer: str, rate: float, steps: int, seed: int = 0
+    model: nn.Module,
+    batches: Sequence[Batch],
+    loss: Loss,
+    *,
+    optimizer: str,
+    rate: float,
+    steps: int,
+    seed: int = 0,
+    penalty: Callable[[nn.Module], Tensor] | None = None,
 ) -> list[float]:
     """Train in place, batches in turn, in the mode in which the model is.
 
@@ -71,6 +79,7 @@ def steps_from(
         rate: the learning rate.
         steps: how many.
         seed: of the global generators meanwhile (dropout), so that two starts see the same noise.
+        penalty: added to the loss that is descended, but not to the losses returned.
 
     Returns:
         The loss before each step; it ends early with the first that is not finite.
@@ -86,7 +95,8 @@ def steps_from(
             losses.append(float(value.detach()))
             if not math.isfinite(losses[-1]):
                 break
-            torch.autograd.backward(value, inputs=trained)
+            objective = value if penalty is None else value + penalty(model)
+            torch.autograd.backward(objective, inputs=trained)
             stepper.step()
     return losses
 

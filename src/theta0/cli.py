@@ -144,6 +144,52 @@ def rate(
 
 
 @app.command()
+def spectrum(
+    target: TargetArgument,
+    between: Annotated[tuple[int, int], typer.Option(help="Numbers of the two samples, from 0.")] = (0, 1),
+    steps: Annotated[int, typer.Option(help="Updates of each training, on a copy.", min=1)] = 100,
+    points: Annotated[int, typer.Option(help="Points along the segment between them.", min=4)] = 128,
+    penalty: Annotated[
+        list[str] | None, typer.Option(help="Also train with l2:C, l1:C or path:C; may be repeated.", metavar="NAME:C")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also draw a figure (.png, .svg …).", metavar="FILE")] = None,
+    as_json: JsonOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Show which frequencies a network has between two samples, before and after training. Exit code: 0 or 2."""
+    with _errors(traceback), _progress("measuring the spectrum") as tell, redirect_stdout(sys.stderr):
+        import torch
+
+        from theta0.regularizers import penalties_from
+        from theta0.reports import spectrum_document, spectrum_report, write_spectrum_figure
+        from theta0.spectra import spectrum_change
+        from theta0.targets import load_target
+
+        _require_writable(out)
+        torch.set_flush_denormal(True)  # norm penalties make denormal numbers, ten times slower on a CPU
+        t = load_target(target)
+        found = spectrum_change(
+            t.model,
+            t.batches,
+            t.loss,
+            between=between,
+            steps=steps,
+            points=points,
+            penalties=penalties_from(penalty or [], t.model, t.batches),
+            optimizer=t.optimizer or "sgd",
+            learning_rate=t.learning_rate,
+            progress=tell,
+        )
+        if out is not None:
+            write_spectrum_figure(out, found)
+    _show(
+        lambda: spectrum_document(found, target=target),
+        lambda: spectrum_report(found, target=target),
+        as_json,
+    )
+
+
+@app.command()
 def reproduce(
     paper: Annotated[str, typer.Argument(help="A source, for example furusho2020thesis.")],
     item: Annotated[str, typer.Argument(help="A figure or table of it, for example fig17; `list` names them.")],

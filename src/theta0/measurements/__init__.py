@@ -1,6 +1,12 @@
 """Numbers read off a network; a measurement is a function that returns records and leaves the model bit-identical."""
 
 from theta0.measurements.activation_shift import NeuronShift, activation_shift, neuron_shifts
+from theta0.measurements.capacity import (
+    capacity,
+    generalization_gap,
+    lipschitz_lower_bound,
+    rademacher_bound,
+)
 from theta0.measurements.gradient_alignment import (
     GradientGram,
     fisher_eigenvalues,
@@ -10,6 +16,7 @@ from theta0.measurements.gradient_alignment import (
     path_bound,
 )
 from theta0.measurements.gradients import gradient_gram, gradients
+from theta0.measurements.lipschitz import LipschitzBounds, lipschitz_bounds
 from theta0.measurements.neighbours import dead_units, jacobians, neighbours
 from theta0.measurements.perturbed_outputs import PerturbedOutputs, perturbed_outputs
 from theta0.measurements.signals import signals
@@ -21,25 +28,32 @@ MEASUREMENTS = {
     "neighbours": neighbours,
     "jacobians": jacobians,
     "dead-units": dead_units,
+    "capacity": capacity,
 }
 
 __all__ = [
     "MEASUREMENTS",
     "GradientGram",
+    "LipschitzBounds",
     "NeuronShift",
     "PerturbedOutputs",
     "activation_shift",
+    "capacity",
     "dead_units",
     "fisher_eigenvalues",
+    "generalization_gap",
     "gradcosine",
     "gradient_gram",
     "gradient_noise",
     "gradient_norms",
     "gradients",
     "jacobians",
+    "lipschitz_bounds",
+    "lipschitz_lower_bound",
     "neighbours",
     "neuron_shifts",
     "path_bound",
     "perturbed_outputs",
+    "rademacher_bound",
     "signals",
 ]

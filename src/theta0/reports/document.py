@@ -10,6 +10,7 @@ from theta0._training import Run
 from theta0._version import __version__
 from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.results import Diagnosis
+from theta0.spectra import Spectrum, SpectrumChange
 from theta0.treatment.results import Treatment
 
 SCHEMA = 1
@@ -53,6 +54,32 @@ def rate_document(rate: LearningRate, runs: Sequence[Run] = (), *, target: str) 
     """
     cost = rate.cost + sum(run.cost for run in runs)
     body = {"learning_rate": asdict(rate), "runs": [asdict(run) for run in runs], "cost_in_gradients": cost}
+    document: dict[str, Any] = _finite(_head(target) | body)
+    return document
+
+
+def spectrum_document(change: SpectrumChange, *, target: str) -> dict[str, Any]:
+    """Spectra before and after training as a JSON object.
+
+    Returns:
+        Keys schema, theta0, target, between, optimizer, learning_rate, window, frequencies (cycles per segment), start,
+        trained, losses; amplitudes are lists of outputs of lists of frequencies.
+    """
+
+    def rows(spectrum: Spectrum) -> list[list[float]]:
+        table: list[list[float]] = spectrum.amplitudes.tolist()
+        return table
+
+    body = {
+        "between": change.between,
+        "optimizer": change.optimizer,
+        "learning_rate": change.rate,
+        "window": change.start.window,
+        "frequencies": change.start.frequencies.tolist(),
+        "start": rows(change.start),
+        "trained": {name: rows(spectrum) for name, spectrum in change.trained.items()},
+        "losses": dict(change.losses),
+    }
     document: dict[str, Any] = _finite(_head(target) | body)
     return document
 

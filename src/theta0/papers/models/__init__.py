@@ -5,21 +5,25 @@ from theta0.papers.models.convolutional import preactivation_resnet18, vgg19
 from theta0.papers.models.imagenet import resnet50, swin_tiny
 from theta0.papers.models.normalisation import ChannelBias, kaiming_start_
 from theta0.papers.models.perceptron import deep_perceptron, glorot_
+from theta0.papers.models.perceptrons import LineAutoencoder, he_perceptron, trained_autoencoder
 from theta0.papers.models.thesis import ThesisResNet, draw_kept_layers, thesis_start_
 
 __all__ = [
     "ChannelBias",
+    "LineAutoencoder",
     "ThesisResNet",
     "cifar_densenet",
     "cifar_resnet",
     "deep_perceptron",
     "draw_kept_layers",
     "glorot_",
+    "he_perceptron",
     "kaiming_start_",
     "preactivation_resnet18",
     "resnet50",
     "swin_tiny",
     "thesis_start_",
+    "trained_autoencoder",
     "vgg19",
     "wide_resnet",
 ]
