@@ -31,7 +31,7 @@ def summed(value: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def averaged(values: Sequence[Tensor]) -> list[Tensor]:
+def averaged(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The means of tensors over all ranks, exchanged all at once; every rank must bring the same shapes.
 
     Returns:

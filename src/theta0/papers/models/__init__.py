@@ -1,11 +1,11 @@
 """The networks of the sources' experiments."""
 
+from theta0.papers.models.autoencoder import LineAutoencoder, trained_autoencoder
 from theta0.papers.models.cifar import cifar_densenet, cifar_resnet, wide_resnet
 from theta0.papers.models.convolutional import preactivation_resnet18, vgg19
 from theta0.papers.models.imagenet import resnet50, swin_tiny
 from theta0.papers.models.normalisation import ChannelBias, kaiming_start_
-from theta0.papers.models.perceptron import deep_perceptron, glorot_
-from theta0.papers.models.perceptrons import LineAutoencoder, he_perceptron, trained_autoencoder
+from theta0.papers.models.perceptron import deep_perceptron, glorot_, he_perceptron
 from theta0.papers.models.thesis import ThesisResNet, draw_kept_layers, thesis_start_
 
 __all__ = [

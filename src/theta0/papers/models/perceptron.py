@@ -1,8 +1,9 @@
-"""The deep multilayer perceptron of kutsuna2019lcw, section 6.1."""
+"""Multilayer perceptrons: of kutsuna2019lcw, section 6.1, and of furusho2020thesis, section 3.3."""
 
 from collections.abc import Callable
 from itertools import pairwise
 
+import torch
 from torch import Generator, nn
 from torch.nn import init
 
@@ -75,3 +76,27 @@ def glorot_(model: nn.Module, *, generator: Generator | None = None) -> nn.Modul
             if layer.bias is not None:
                 init.zeros_(layer.bias)
     return model
+
+
+def he_perceptron(widths: list[int], *, generator: Generator | None = None) -> nn.Sequential:
+    """Linear layers with ReLU between them, weights N(0, 2 / fan-in), biases as `nn.Linear` draws them.
+
+    The thesis's eq. 4 has no biases, but without them a ReLU network of one input is a straight line on x > 0, so its
+    toy experiment must have had them. Drawn biases put the first layer's kinks into [0, 1]; from biases of 0 the same
+    updates fit the highest frequencies to four fifths as far.
+
+    Args:
+        widths: of the input, the hidden layers and the output.
+        generator: source of the weights.
+
+    Returns:
+        The network.
+    """
+    parts: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layer = nn.Linear(inputs, outputs)
+        with torch.no_grad():
+            layer.weight.normal_(0.0, (2 / inputs) ** 0.5, generator=generator)
+            layer.bias.uniform_(-(inputs**-0.5), inputs**-0.5, generator=generator)
+        parts += [layer, nn.ReLU()]
+    return nn.Sequential(*parts[:-1])
