@@ -114,7 +114,8 @@ def class_probability_bounds(
     p = probabilities.double()
     if not bool(((p >= 0).all(1) & ((p.sum(1) - 1).abs() < 1e-3)).all()):
         raise ValueError("probabilities: expected rows that are not negative and sum to 1; pass softmax outputs")
-    distances = (torch.eye(classes, dtype=p.dtype, device=p.device) - p.unsqueeze(1)).norm(dim=2).mean(0)
+    vertices = torch.eye(classes, dtype=p.dtype, device=p.device)
+    distances = torch.linalg.vector_norm(vertices - p.unsqueeze(1), dim=2).mean(0)
     return 1 - math.sqrt(2 if sharp else classes) * distances
 
 

@@ -1,4 +1,4 @@
-"""Writing a figure and its numbers, and what the panels share."""
+"""A new figure, and writing it beside its numbers."""
 
 import json
 import math
