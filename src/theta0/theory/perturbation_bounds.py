@@ -116,7 +116,8 @@ def class_probability_bounds(
         raise ValueError("probabilities: expected rows that are not negative and sum to 1; pass softmax outputs")
     vertices = torch.eye(classes, dtype=p.dtype, device=p.device)
     distances = torch.linalg.vector_norm(vertices - p.unsqueeze(1), dim=2).mean(0)
-    return 1 - math.sqrt(2 if sharp else classes) * distances
+    bounds: Tensor = 1 - math.sqrt(2 if sharp else classes) * distances
+    return bounds
 
 
 def largest_vertex_distance_floor(classes: int) -> float:

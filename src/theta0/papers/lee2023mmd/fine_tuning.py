@@ -52,10 +52,10 @@ def fine_tuned_accuracies(
     kept = _copied(state)
     for _ in range(epochs):
         order = torch.stack([torch.randperm(x.shape[1], generator=generator) for generator in shuffles])
-        for part in order.split(batch, dim=1):
-            optimizer.zero_grad()
+        for part in torch.split(order, batch, dim=1):
             loss = _losses(skeleton.train(), state, _rows(x, part), _rows(y, part)).sum()
-            loss.backward()
+            for value, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                value.grad = gradient
             optimizer.step()
         with torch.no_grad():
             now = _losses(skeleton.eval(), state, held_x, held_y)
@@ -69,7 +69,7 @@ State = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
 def _stack(model: nn.Module, members: int) -> State:
-    parameters, buffers = stack_module_state([model] * members)  # type: ignore[arg-type]  # a list of modules
+    parameters, buffers = stack_module_state([model] * members)
     leaves = {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
     return leaves, {name: value.clone() for name, value in buffers.items()}
 
@@ -90,7 +90,7 @@ def _losses(model: nn.Module, state: State, x: Tensor, y: Tensor) -> Float[Tenso
 
 def _accuracies(model: nn.Module, state: State, x: Tensor, y: Tensor) -> list[float]:
     with torch.no_grad():
-        guesses = torch.cat([_outputs(model, state, part, None).argmax(2) for part in x.split(_EVALUATED)], 1)
+        guesses = torch.cat([_outputs(model, state, part, None).argmax(2) for part in torch.split(x, _EVALUATED)], 1)
     accuracies: list[float] = (100 * (guesses == y).double().mean(1)).tolist()
     return accuracies
 
