@@ -1,7 +1,8 @@
 """Any source of data → repeatable batches on the model's device; a loss by name or callable."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, cast
@@ -69,6 +70,40 @@ def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
             "batches: expected at least one batch, got none; is the data set empty, or a generator already used up?"
         )
     return found
+
+
+def endless(
+    batches: Iterable[Any], model: nn.Module, seeds: Callable[[int], int], *, skip: int = 0
+) -> Iterator[Batch]:
+    """Read a data source over and over, one batch at a time.
+
+    Args:
+        batches: as for `materialised`.
+        model: likewise.
+        seeds: the seed of torch's global generator, which shuffles a DataLoader, from the number of the pass.
+        skip: how many batches to pass over first.
+
+    Yields:
+        Batches, numbered from 0 within each pass.
+
+    Raises:
+        ValueError: if a pass yields nothing.
+    """
+    for number in itertools.count():
+        torch.manual_seed(seeds(number))
+        source = guarded("batches:", lambda: iter(batches))
+        read = 0
+        while (item := guarded("batches:", lambda: next(source, source))) is not source:  # noqa: B023 - called at once
+            read += 1
+            if skip:
+                skip -= 1
+                continue
+            yield _batch(item, read - 1, model)
+        if not read:
+            raise ValueError(
+                f"batches: expected at least one batch in pass {number + 1} over the data, got none; is the data set "
+                "empty, or a generator that can be read only once? Pass a list or a DataLoader"
+            )
 
 
 def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:

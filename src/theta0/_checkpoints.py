@@ -29,8 +29,6 @@ def write_start(path: str | Path, model: nn.Module, metadata: Mapping[str, str])
     Returns:
         The path.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first: dict[int, str] = {}
@@ -39,9 +37,25 @@ def write_start(path: str | Path, model: nn.Module, metadata: Mapping[str, str])
             aliases[name] = first[id(tensor)]
             continue
         first[id(tensor)] = name
-        tensors[name] = tensor.detach().cpu().contiguous().clone()
-    header = {"format": _FORMAT, "version": __version__, "aliases": json.dumps(aliases), **metadata}
-    save_file(tensors, path, metadata=header)
+        tensors[name] = tensor
+    return write_tensors(path, tensors, {"aliases": json.dumps(aliases), **metadata})
+
+
+def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
+    """Write tensors, none of them under two names.
+
+    Args:
+        path: the file; its folder is made.
+        tensors: by name.
+        metadata: what else to store, text by name.
+
+    Returns:
+        The path.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    save_file(plain, path, metadata={"format": _FORMAT, "version": __version__, **metadata})
     return path
 
 
@@ -50,9 +64,21 @@ def read_start(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     Returns:
         Tensors by plain name, aliases resolved, and the metadata.
+    """
+    tensors, metadata = read_tensors(path)
+    for name, source in json.loads(metadata.get("aliases", "{}")).items():
+        tensors[name] = tensors[source]
+    return tensors, metadata
+
+
+def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a file that `write_tensors` wrote.
+
+    Returns:
+        Tensors by name, and the metadata.
 
     Raises:
-        ValueError: if the file is missing, or no starting point.
+        ValueError: if the file is missing, or not written by theta0.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -62,8 +88,6 @@ def read_start(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ValueError(f"{path}: expected a safetensors file written by theta0, got {error}") from error
     if metadata.get("format") != _FORMAT:
         raise ValueError(f"{path}: expected a starting point written by theta0, got safetensors without its metadata")
-    for name, source in json.loads(metadata["aliases"]).items():
-        tensors[name] = tensors[source]
     return tensors, metadata
 
 

@@ -75,20 +75,27 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def repeatable(model: nn.Module, seed: int = 0) -> Iterator[None]:
-    """Within the block functional dropout is off, and draws depend on the seed alone; buffers are put back afterwards.
-
-    Without it spectral normalisation, which moves its buffers at every pass, or stochastic depth would make each
-    product one of another matrix.
-    """
+def steady(model: nn.Module) -> Iterator[None]:
+    """Within the block functional dropout is off and compiled regions run eagerly; buffers are put back afterwards."""
     kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    torch.manual_seed(seed)
     try:
-        with no_dropout():
+        with torch.compiler.set_stance("force_eager"), no_dropout():
             yield
     finally:
         for buffer, value in kept:
             buffer.data.copy_(value)  # through .data: the graph may have saved the buffer
+
+
+@contextmanager
+def repeatable(model: nn.Module, seed: int = 0) -> Iterator[None]:
+    """As `steady`, and draws depend on the seed alone.
+
+    Without it spectral normalisation, which moves its buffers at every pass, or stochastic depth would make each
+    product one of another matrix.
+    """
+    torch.manual_seed(seed)
+    with steady(model):
+        yield
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:

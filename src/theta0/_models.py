@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import tree_flatten, tree_map
 
 
@@ -24,6 +25,16 @@ def outputs_of(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, (tuple, list)) and _takes_several(model):
         return model(*inputs)
     return model(inputs)
+
+
+def outputs_with(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Any) -> Any:
+    """As `outputs_of`, with other values in place of some parameters; tied ones are replaced together.
+
+    Returns:
+        What the model returns.
+    """
+    with _reparametrize_module(model, dict(parameters), tie_weights=True):
+        return outputs_of(model, inputs)
 
 
 def main_output(outputs: Any) -> Tensor | None:

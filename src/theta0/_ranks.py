@@ -1,7 +1,12 @@
-"""Sums over the ranks of a process group, where there is one."""
+"""Work split over the ranks of a process group, where there is one."""
+
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
+
+
+Number = TypeVar("Number", int, float)
 
 
 def ranks() -> int:
@@ -24,3 +29,61 @@ def summed(value: torch.Tensor) -> torch.Tensor:
     total = value.clone()
     distributed.all_reduce(total)
     return total
+
+
+def share(items: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a list that all ranks have.
+
+    Returns:
+        Consecutive entries; parts differ by one at most.
+    """
+    if ranks() == 1:
+        return items
+    return items.tensor_split(ranks())[distributed.get_rank()]
+
+
+def gathered(part: torch.Tensor, total: int) -> torch.Tensor:
+    """The parts of all ranks, in order, along the first axis; each rank's derivative is that of its own part.
+
+    Args:
+        part: what this rank has for its `share` of `total` entries.
+        total: how many entries there are.
+
+    Returns:
+        A tensor equal on every rank; the given one where there is one process.
+    """
+    if ranks() == 1:
+        return part
+    whole: torch.Tensor = _Gathered.apply(part, total)
+    return whole
+
+
+def from_first(number: Number) -> Number:
+    """The first rank's number.
+
+    Returns:
+        The same on every rank.
+    """
+    if ranks() == 1:
+        return number
+    held = [number]
+    distributed.broadcast_object_list(held, src=0)
+    return held[0]
+
+
+class _Gathered(torch.autograd.Function):  # torch's own gather sums derivatives over ranks, which counts them twice here
+    @staticmethod
+    def forward(ctx: Any, part: torch.Tensor, total: int) -> torch.Tensor:
+        sizes = [len(piece) for piece in torch.arange(total).tensor_split(ranks())]
+        padded = part.new_zeros(max(sizes), *part.shape[1:])
+        padded[: len(part)] = part.detach()
+        pieces = [torch.empty_like(padded) for _ in sizes]
+        distributed.all_gather(pieces, padded)
+        rank = distributed.get_rank()
+        ctx.rows = sum(sizes[:rank]), sum(sizes[: rank + 1])
+        return torch.cat([piece[:size] for piece, size in zip(pieces, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        begin, end = ctx.rows
+        return gradients[0][begin:end], None

@@ -1,0 +1,306 @@
+"""Move a start to where its neighbours solve as many different classification tasks as possible, without labels."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from theta0._batches import Batch, endless, initialised, materialised
+from theta0._forward_conditions import trained_parameters, twice_differentiable
+from theta0._randomness import Randomness, streams
+from theta0._ranks import from_first, ranks, summed
+from theta0.initializers.mmd_checkpoint import Progress, read_progress, write_progress
+from theta0.initializers.mmd_loss import Terms, Weights, mmd_terms, same_everywhere
+from theta0.measurements.perturbed_outputs import MEMORY, Neighbourhood, neighbourhood, samples_of
+
+WINDOW = 100  # steps over which the loss is averaged before parameters are kept
+EPOCHS = 5
+_JUDGED = 4  # batches on which the terms are compared before and after
+
+
+@dataclass(frozen=True)
+class MmdTerms:
+    """The loss and its terms.
+
+    Attributes:
+        loss: lee2023mmd, equation 23.
+        uniformity: L_uni, the unbiased MMD² to uniform outputs.
+        degenerate: L_sd.
+        detachment: L_iod; zero where its weight is.
+    """
+
+    loss: float
+    uniformity: float
+    degenerate: float
+    detachment: float
+
+
+@dataclass(frozen=True)
+class MmdStep:
+    """One step, for a progress display.
+
+    Attributes:
+        step: its number, from 1.
+        steps: how many there will be.
+        terms: on this step's batch, before its update.
+    """
+
+    step: int
+    steps: int
+    terms: MmdTerms
+
+
+@dataclass(frozen=True)
+class Mmd:
+    """What `mmd_` did.
+
+    Attributes:
+        before: the terms at the start, a mean over at most four batches.
+        after: the same batches and perturbations at the parameters kept.
+        steps: how many were made, a resumed run's earlier ones too.
+        kept: the step whose parameters were kept; 0 for the start.
+        losses: the mean loss of each window of steps.
+        interrupted: whether the run was stopped early.
+        routes: by parameter, how its noise entered (see `PerturbedOutputs`).
+        obstacle: why perturbations did not share a pass; None where they did.
+        chunks: into how many parts memory split the perturbations.
+        cost: in gradients of the unperturbed model on a batch, counted as forward and backward passes over rows.
+    """
+
+    before: MmdTerms
+    after: MmdTerms
+    steps: int
+    kept: int
+    losses: tuple[float, ...]
+    interrupted: bool
+    routes: dict[str, str]
+    obstacle: str | None
+    chunks: int
+    cost: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    model: nn.Module
+    batches: Iterable[Any]
+    judged: list[Batch]
+    around: Neighbourhood
+    weights: Weights
+    perturbations: int
+    steps: int
+    learning_rate: float
+    seed: int
+    memory: int
+    progress: Callable[[MmdStep], None] | None
+    checkpoint: Path | None
+
+
+def mmd_(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Any = None,
+    *,
+    perturbations: int = 256,
+    scale: float = math.sqrt(0.5),
+    uniformity: float = 1.0,
+    degenerate: float = 0.4,
+    detachment: float = 1.0,
+    steps: int | None = None,
+    learning_rate: float = 2e-4,
+    generator: Randomness = None,
+    progress: Callable[[MmdStep], None] | None = None,
+    report: Callable[[Mmd], None] | None = None,
+    checkpoint: str | Path | None = None,
+    memory: int = MEMORY,
+) -> nn.Module:
+    r"""Train a classifier's start, without labels, so that small perturbations of it solve all kinds of tasks.
+
+    Adam lowers L_uni + λ L_sd + ξ L_iod (lee2023mmd, equation 23): for each input the outputs of models perturbed by
+    Gaussian noise (section 3.3) should be spread uniformly over the simplex; no perturbed model should leave a class
+    out; and the logits should depend on the input and on every layer. The parameters whose mean loss over a hundred
+    steps is lowest are kept (section 4). Frozen parameters are neither perturbed nor moved; buffers, modes and random
+    states are as before. On several ranks of a process group the perturbations are split.
+
+    An error leaves the model as it was; an interrupt (Ctrl-C) leaves the best parameters so far and is raised again.
+
+    Args:
+        model: a classifier that returns samples × at least two logits; changed in place.
+        batches: re-iterable; bare inputs or with targets, which are not used. All of it is read.
+        loss: ignored; every initializer takes the same arguments.
+        perturbations: perturbed models a step, and uniform points a sample.
+        scale: s; weights get s / √fan-in, biases s / √fan-out.
+        uniformity: the weight of L_uni.
+        degenerate: λ.
+        detachment: ξ.
+        steps: how many; None for five passes over the batches.
+        learning_rate: of Adam.
+        generator: a seed, a generator or None.
+        progress: told of every step.
+        report: receives what was done.
+        checkpoint: a safetensors file, written after each window; a run that finds it goes on from there.
+        memory: bytes that perturbed outputs may keep for the backward pass, about.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: if an argument is out of range, the model is no classifier, a batch has fewer than two samples, or
+            the loss is not finite.
+    """
+    _checked(perturbations, scale, learning_rate, steps)
+    inner = initialised(model)
+    trained = trained_parameters(inner)
+    judged = materialised(batches, inner, max_batches=_JUDGED)
+    for batch in judged:
+        _require_several(batch)
+    seed = from_first(streams(generator)("mmd").initial_seed())
+    with twice_differentiable(inner):
+        around = neighbourhood(inner, judged[0].inputs, scale)
+        task = _Task(
+            inner, batches, judged, around, Weights(uniformity, degenerate, detachment), perturbations,
+            steps if steps is not None else EPOCHS * _length(batches), learning_rate, seed, memory, progress,
+            None if checkpoint is None else Path(checkpoint),
+        )  # fmt: skip
+        before = _judge(task)
+        state, interrupted = _train(task, trained)
+        _put(trained, state.best)
+        after = _judge(task)
+    _put(trained, state.best)
+    if report is not None:
+        report(_result(task, before, after, state, interrupted))
+    if interrupted is not None:
+        raise interrupted
+    return model
+
+
+def _train(task: _Task, trained: list[nn.Parameter]) -> tuple[Progress, BaseException | None]:
+    """Adam, with the best window's parameters kept; what interrupts it is returned, not raised."""
+    optimizer = torch.optim.Adam(trained, task.learning_rate)
+    state = read_progress(task.checkpoint, task.model, optimizer, task.seed)
+    stream = streams(state.seed)
+    window = max(1, min(WINDOW, task.steps))
+    source = endless(
+        task.batches, task.model, lambda number: stream(f"pass {number}").initial_seed(), skip=state.step
+    )
+    try:
+        while state.step < task.steps:
+            batch = next(source)
+            _require_several(batch)
+            terms = _step(task, trained, optimizer, batch, stream(f"step {state.step}").initial_seed())
+            state.step += 1
+            state.total += terms.loss
+            if task.progress is not None:
+                task.progress(MmdStep(state.step, task.steps, terms))
+            if state.step % window == 0:
+                _close_window(state, trained, window)
+                write_progress(task.checkpoint, task.model, optimizer, state)
+    except KeyboardInterrupt as interrupt:
+        return state, interrupt
+    return state, None
+
+
+def _step(
+    task: _Task, trained: list[nn.Parameter], optimizer: torch.optim.Optimizer, batch: Batch, seed: int
+) -> MmdTerms:
+    same_everywhere(batch.inputs, batch.number)
+    optimizer.zero_grad(set_to_none=True)
+    terms = mmd_terms(
+        task.around, batch.inputs, task.weights, seed, perturbations=task.perturbations, memory=task.memory
+    )
+    numbers = _numbers(terms)
+    if not math.isfinite(numbers.loss):
+        raise ValueError(f"mmd_: expected a finite loss, got {numbers.loss} on batch {batch.number}; lower the rate")
+    terms.loss.backward(inputs=trained)  # type: ignore[no-untyped-call]
+    if ranks() > 1:
+        for parameter in trained:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = summed(gradient)
+    optimizer.step()
+    return numbers
+
+
+def _close_window(state: Progress, trained: list[nn.Parameter], window: int) -> None:
+    mean = state.total / window
+    state.losses.append(mean)
+    state.total = 0.0
+    if mean < state.best_loss:
+        state.best_loss, state.kept = mean, state.step
+        state.best = [p.detach().clone() for p in trained]
+
+
+def _judge(task: _Task) -> MmdTerms:
+    """The terms on the judged batches, with the same perturbations each time."""
+    found = []
+    for batch in task.judged:
+        seed = streams(task.seed)(f"judge {batch.number}").initial_seed()
+        with torch.no_grad():
+            found.append(_numbers(mmd_terms(
+                task.around, batch.inputs, task.weights, seed, perturbations=task.perturbations, memory=task.memory
+            )))  # fmt: skip
+    count = len(found)
+    return MmdTerms(
+        loss=sum(t.loss for t in found) / count,
+        uniformity=sum(t.uniformity for t in found) / count,
+        degenerate=sum(t.degenerate for t in found) / count,
+        detachment=sum(t.detachment for t in found) / count,
+    )
+
+
+def _result(
+    task: _Task, before: MmdTerms, after: MmdTerms, state: Progress, interrupted: BaseException | None
+) -> Mmd:
+    with twice_differentiable(task.model), torch.no_grad():
+        outputs = mmd_terms(
+            task.around, task.judged[0].inputs, Weights(1.0, 0.0, 0.0), task.seed,
+            perturbations=task.perturbations, memory=task.memory,
+        ).outputs  # fmt: skip
+    classes = min(10, outputs.logits.shape[-1]) if task.weights.detachment else 0
+    again = 4 / 3 if outputs.chunks > 1 else 1.0  # a chunk's forward pass is repeated in its backward pass
+    each = task.perturbations * again + 2 * classes
+    judging = 2 * len(task.judged) * (task.perturbations / 3 + classes)
+    return Mmd(
+        before, after, state.step, state.kept, tuple(state.losses), interrupted is not None, dict(outputs.routes),
+        task.around.obstacle, outputs.chunks, state.step * each + judging,
+    )  # fmt: skip
+
+
+def _numbers(terms: Terms) -> MmdTerms:
+    return MmdTerms(float(terms.loss.detach()), float(terms.uniformity), float(terms.degenerate),
+                    float(terms.detachment))  # fmt: skip
+
+
+def _put(trained: list[nn.Parameter], values: list[Tensor]) -> None:
+    with torch.no_grad():
+        for parameter, value in zip(trained, values, strict=True):
+            parameter.copy_(value)
+
+
+def _require_several(batch: Batch) -> None:
+    if samples_of(batch.inputs) < 2:
+        raise ValueError(
+            f"batch {batch.number}: expected at least two samples, got {samples_of(batch.inputs)}; whether a perturbed "
+            "model uses all classes shows only over several: use larger batches (a DataLoader's drop_last=True leaves "
+            "a short last one out)"
+        )
+
+
+def _length(batches: Iterable[Any]) -> int:
+    if not hasattr(batches, "__len__"):
+        raise ValueError(
+            f"steps: expected a number, since batches of type {type(batches).__name__} have no length; pass steps=…"
+        )
+    return len(batches)
+
+
+def _checked(perturbations: int, scale: float, learning_rate: float, steps: int | None) -> None:
+    if perturbations < 2:
+        raise ValueError(f"perturbations: expected at least two, since pairs of them are compared, got {perturbations}")
+    for name, value in (("scale", scale), ("learning_rate", learning_rate)):
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name}: expected a positive number, got {value}")
+    if steps is not None and steps < 0:
+        raise ValueError(f"steps: expected a number of at least 0, got {steps}")

@@ -1,0 +1,57 @@
+"""Whether perturbed models use all classes, and whether their outputs depend on the input."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def degenerate_loss(probabilities: Float[Tensor, "perturbations samples classes"]) -> Float[Tensor, ""]:
+    r"""L_sd: how far each perturbed model's outputs stay from the vertex that they avoid most (lee2023mmd, equation 14).
+
+    The mean over perturbations of $\max(\max_i \overline{\|v^{(i)} - f(x)\|}, 1/\sqrt{d}) - 1/\sqrt{d}$, the bar a mean
+    over the samples; at zero every perturbed model assigns some sample to every class (its theorem 2).
+
+    Returns:
+        A number, differentiable in the probabilities.
+
+    Example:
+        >>> degenerate_loss(torch.eye(2)[None]).item() == 0.0  # a mean distance of 1/√2 from each vertex
+        True
+    """
+    count = probabilities.shape[-1]
+    with torch.no_grad():
+        squares = probabilities.square().sum(-1, keepdim=True) + 1 - 2 * probabilities
+        furthest = squares.clamp_min_(0).sqrt_().mean(1).argmax(-1)
+    vertices = F.one_hot(furthest, count).to(probabilities.dtype)[:, None, :]
+    distance = torch.linalg.vector_norm(vertices - probabilities, dim=-1).mean(1)
+    return (distance - 1 / math.sqrt(count)).clamp_min(0).mean()
+
+
+def degenerate_share(probabilities: Float[Tensor, "perturbations samples classes"]) -> float:
+    """The share of perturbed models that assign no sample of the batch to some class (lee2023mmd, table 3).
+
+    Returns:
+        A number from 0 to 1; 1 whenever the batch has fewer samples than there are classes.
+    """
+    count = probabilities.shape[-1]
+    used = F.one_hot(probabilities.argmax(-1), count).amax(1).sum(-1)
+    return float((used < count).double().mean())
+
+
+def constant_share(
+    probabilities: Float[Tensor, "perturbations samples classes"], tolerance: float = 0.01
+) -> float:
+    """The share of perturbed models whose outputs do not depend on the input (lee2023mmd, equation 11).
+
+    Args:
+        probabilities: the outputs.
+        tolerance: how much a class's probability may differ between samples.
+
+    Returns:
+        A number from 0 to 1.
+    """
+    spread = (probabilities.amax(1) - probabilities.amin(1)).amax(-1)
+    return float((spread <= tolerance).double().mean())

@@ -1,0 +1,177 @@
+"""How strongly the logits depend on the input and on every layer's preactivations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from theta0._calls import LinearCall, watch
+from theta0._forward_conditions import steady
+from theta0._models import main_output, outputs_of
+
+INPUT = "(input)"
+CLASSES = 10
+_LINEAR = {"linear", "conv", "conv_transpose", "matmul"}
+
+
+@dataclass(frozen=True, eq=False)
+class JacobianNorms:
+    """‖∂ logit_i / ∂ x_l‖ at every sample.
+
+    Attributes:
+        layers: l: "(input)" first where the inputs are real numbers, then every linear map but the last.
+        classes: i.
+        norms: the Frobenius norms, differentiable in the parameters if that was asked for.
+    """
+
+    layers: tuple[str, ...]
+    classes: tuple[int, ...]
+    norms: Float[Tensor, "layers classes samples"]
+
+
+class _ConstantStatistics(TorchFunctionMode):  # a class because torch's interception point is one
+    """Batch normalisation divides by the batch's statistics as if they were constants.
+
+    Otherwise a sample's logits depend on other samples' inputs, and the sum over the batch of what follows a
+    normalisation does not depend on its inputs at all.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        return _batch_norm(*args, **options) if func is F.batch_norm else func(*args, **options)
+
+
+def _batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if training:
+        axes = [axis for axis in range(input.dim()) if axis != 1]
+        running_var, running_mean = torch.var_mean(input.detach(), axes, correction=0)
+    return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+
+
+def jacobian_norms(
+    model: nn.Module, inputs: Any, *, classes: tuple[int, ...] | None = None, differentiable: bool = False
+) -> JacobianNorms:
+    r"""$\|J^{(i)}_{θ^{(l:L)}}(x_l)\|_F$ of lee2023mmd, section 3.2.2, for every sample, class i and layer l < L.
+
+    x_0 is the input (the output of embeddings where inputs are integers) and x_l the output of the l-th linear map. One
+    backward pass a class. The statistics of batch normalisation count as constants.
+
+    Args:
+        model: prepared by the caller (dropout off, twice differentiable).
+        inputs: a batch.
+        classes: which logits; None for all.
+        differentiable: whether the norms have a derivative.
+
+    Returns:
+        The norms.
+    """
+    logits, places = _forward(model, inputs)
+    chosen = tuple(range(logits.shape[1])) if classes is None else classes
+    return _jacobian(logits, places, chosen, differentiable)
+
+
+def detachment_loss(
+    model: nn.Module, inputs: Any, *, generator: torch.Generator | None = None, classes: int = CLASSES
+) -> Float[Tensor, ""]:
+    r"""L_iod (lee2023mmd, equation 22): the mean over samples and classes of $\max_l (1 - \|J^{(i)}(x_l)\|)^2$.
+
+    Where there are more than `classes` classes, as many are drawn uniformly, which leaves the expectation as it is.
+
+    Args:
+        model: prepared by the caller (dropout off, twice differentiable).
+        inputs: a batch.
+        generator: draws the classes.
+        classes: how many at most.
+
+    Returns:
+        A number, differentiable in the parameters.
+    """
+    logits, places = _forward(model, inputs)
+    count = logits.shape[1]
+    drawn = range(count) if count <= classes else torch.randperm(count, generator=generator)[:classes].tolist()
+    norms = _jacobian(logits, places, tuple(drawn), torch.is_grad_enabled()).norms
+    return (1 - norms).square().amax(0).mean()
+
+
+def _forward(model: nn.Module, inputs: Any) -> tuple[Tensor, dict[str, tuple[Any, ...]]]:
+    """The logits, and what they are to be differentiated with respect to."""
+    calls: list[tuple[str, str, GradientEdge]] = []
+
+    def observe(call: LinearCall) -> None:
+        if call.output.requires_grad:  # the edge is taken now: an in-place nonlinearity may overwrite the output
+            calls.append((call.layer, call.kind, get_gradient_edge(call.output)))
+
+    leaves: list[Tensor] = []
+    with torch.enable_grad(), steady(model), _ConstantStatistics(), watch(model, observe):
+        logits = main_output(outputs_of(model, tree_map(lambda leaf: _leaf(leaf, leaves), inputs)))
+    return _checked(logits), _places(leaves, calls)
+
+
+def _jacobian(
+    logits: Tensor, places: dict[str, tuple[Any, ...]], classes: tuple[int, ...], differentiable: bool
+) -> JacobianNorms:
+    with torch.enable_grad():
+        rows = torch.stack([_norms(logits[:, i], places, differentiable) for i in classes], dim=1)
+    return JacobianNorms(tuple(places), classes, rows if differentiable else rows.detach())
+
+
+def _leaf(leaf: Any, leaves: list[Tensor]) -> Any:
+    if not (isinstance(leaf, Tensor) and leaf.is_floating_point()):
+        return leaf
+    fresh = leaf.detach().clone().requires_grad_()
+    leaves.append(fresh)
+    return fresh
+
+
+def _places(leaves: list[Tensor], calls: list[tuple[str, str, GradientEdge]]) -> dict[str, tuple[Any, ...]]:
+    """What to differentiate with respect to, by layer; the last linear map's output is the logits."""
+    linear = [call for call in calls if call[1] in _LINEAR]
+    embedded = [edge for _, kind, edge in calls if kind == "embedding"]
+    inputs: tuple[Any, ...] = tuple(leaves) or tuple(embedded)
+    places: dict[str, tuple[Any, ...]] = {INPUT: inputs} if inputs else {}
+    return places | {layer: (edge,) for layer, _, edge in linear[:-1]}
+
+
+def _norms(logit: Tensor, places: dict[str, tuple[Any, ...]], differentiable: bool) -> Tensor:
+    wanted = [place for group in places.values() for place in group]
+    found = iter(torch.autograd.grad(logit.sum(), wanted, create_graph=differentiable, retain_graph=True,
+                                     allow_unused=True))  # fmt: skip
+    rows = []
+    for group in places.values():
+        squares = [_by_sample(g, len(logit)) for g in (next(found) for _ in group) if g is not None]
+        rows.append(torch.linalg.vector_norm(torch.cat(squares, 1), dim=1) if squares else torch.zeros_like(logit))
+    return torch.stack(rows)
+
+
+def _by_sample(gradient: Tensor, samples: int) -> Tensor:
+    """A gradient as samples × everything else, where the samples lie along the first axis or another."""
+    axis = 0 if gradient.shape[0] % samples == 0 else gradient.shape.index(samples)
+    return gradient.movedim(axis, 0).reshape(samples, -1)
+
+
+def _checked(logits: Tensor | None) -> Tensor:
+    if logits is None or logits.dim() != 2 or logits.shape[1] < 2:
+        got = "none" if logits is None else f"shape {tuple(logits.shape)}"
+        raise ValueError(
+            f"model: expected outputs of samples × classes, at least two logits a sample, got {got}; for a single "
+            "logit let the model return (0, logit)"
+        )
+    return logits

@@ -1,0 +1,326 @@
+"""One forward pass under many perturbations: the batch is repeated, and every use of a parameter gets its noise."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils import weak
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from theta0.measurements.gram_noise import gram_is_cheaper, gram_route
+from theta0.measurements.perturbation_noise import Noise, draw
+
+Preference = Literal["counted", "gram", "explicit"]
+
+_LINEAR = F.linear  # attention replaces the module global while it runs
+_CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d}
+# Functions that only lay the same numbers out differently.
+_LAYOUTS = {
+    Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous, Tensor.float,
+    torch.flatten, torch.reshape, torch.unsqueeze, torch.squeeze,
+}  # fmt: skip
+
+
+class UnsupportedCall(Exception):  # noqa: N818 - not an error: the caller turns to another route
+    """A parameter is used in a way that cannot be perturbed inside one pass."""
+
+
+class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception point is one
+    """Within the block, rows p·M … (p+1)·M-1 of every tensor are computed with the parameters θ + ε_p.
+
+    A linear map takes the Gram-Cholesky route where that is cheaper; anything else that a parameter enters is mapped
+    over the perturbations by `torch.vmap`, with one draw for all its uses; what no parameter enters runs as it is on
+    the repeated batch, batch normalisation apart.
+    """
+
+    def __init__(
+        self, noise: Noise, names: Mapping[int, str], samples: int, *, prefer: Preference, reused: frozenset[int]
+    ) -> None:
+        super().__init__()
+        self.noise, self.names, self.samples, self.prefer, self.reused = noise, names, samples, prefer, reused
+        self.count = len(noise.generators)
+        self.derived: Any = weak.WeakIdKeyDictionary()  # made from parameters alone → one value a perturbation
+        self.repeated: Any = weak.WeakIdKeyDictionary()  # made from the inputs
+        self.shared: Any = weak.WeakIdKeyDictionary()  # the inputs themselves, laid out anew
+        self.uses: dict[int, int] = {}
+        self.routes: dict[str, str] = {}
+        self.bytes = 0
+        self.in_attention = False
+
+    def inputs(self, inputs: Any) -> Any:
+        """The batch repeated for each perturbation.
+
+        Returns:
+            New inputs.
+        """
+
+        def repeated(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor) or leaf.dim() == 0 or leaf.shape[0] != self.samples:
+                return leaf
+            rows = leaf.repeat(self.count, *[1] * (leaf.dim() - 1))
+            self.repeated[rows] = self.shared[rows] = True
+            return rows
+
+        return tree_map(repeated, inputs)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        if func is F.multi_head_attention_forward:
+            result = self.attention(func, args, options)
+        else:
+            leaves = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
+            moved = [leaf for leaf in leaves if self.moves(leaf)]
+            rows = self.in_attention or any(leaf in self.repeated for leaf in leaves)
+            if func is F.batch_norm and rows:
+                result = self.batch_norm(*args, **options)
+            elif not moved:
+                result = func(*args, **options)
+            elif not rows:
+                return self.from_parameters(func, args, options)
+            elif func is _LINEAR:
+                result = self.linear(*args, **options)
+            elif func in _CONVOLUTIONS:
+                result = self.convolution(func, *args, **options)
+            else:
+                result = self.mapped(func, args, options)
+            if not rows:
+                return result
+        return self.noted(func, args, result)
+
+    def noted(self, func: Any, args: tuple[Any, ...], result: Any) -> Any:
+        """Remember that a result depends on the inputs."""
+        changed = (result,) if result is not None else args[:1]  # assignments to a slice return nothing
+        for leaf in tree_leaves(changed):
+            if isinstance(leaf, Tensor):
+                self.repeated[leaf] = True
+                if func in _LAYOUTS and args[0] in self.shared:
+                    self.shared[leaf] = True
+                elif leaf._base is None:
+                    self.bytes += leaf.numel() * leaf.element_size()
+        return result
+
+    def moves(self, tensor: Tensor) -> bool:
+        """Whether a tensor differs between perturbations because it is a parameter, or made from parameters alone."""
+        return id(tensor) in self.noise.deviations or tensor in self.derived
+
+    def values(self, tensor: Tensor) -> Tensor:
+        """The perturbed values of a parameter, or of what was made from parameters.
+
+        Returns:
+            perturbations × shape.
+        """
+        if tensor in self.derived:
+            found: Tensor = self.derived[tensor]
+            return found
+        self.used(tensor)
+        return tensor + draw(self.noise, tensor)
+
+    def used(self, *parameters: Tensor | None) -> None:
+        """Count a use."""
+        for parameter in parameters:
+            if parameter is not None:
+                self.uses[id(parameter)] = self.uses.get(id(parameter), 0) + 1
+
+    def from_parameters(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """A function of parameters alone: a query of shape, a view, a parametrization's arithmetic."""
+        result = func(*args, **options)
+        if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
+            return result
+        many = self.vmapped(func, args, options, {})
+        for leaf, values in zip(tree_leaves(result), tree_leaves(many), strict=True):
+            if isinstance(leaf, Tensor):
+                self.derived[leaf] = values
+        return result
+
+    def mapped(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """A function of both, once for each perturbation."""
+        leaves = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor) and leaf in self.repeated]
+        axes = {id(leaf): self.axis(leaf) for leaf in leaves}
+        axis = min(axes.values())
+        many = self.vmapped(func, args, options, axes)
+        for leaf in leaves:
+            for moved in (leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)):
+                if self.moves(moved):
+                    self.routes.setdefault(self.names.get(id(moved), ""), "explicit")
+        return tree_map(lambda leaf: leaf.movedim(0, axis).flatten(axis, axis + 1), many)
+
+    def vmapped(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], axes: Mapping[int, int]) -> Any:
+        """The function mapped over the perturbations; `axes` says where repeated tensors hold them."""
+        flat, spec = tree_flatten((args, options))
+        places, tensors, dims = [], [], []
+        for place, leaf in enumerate(flat):
+            if isinstance(leaf, Tensor) and self.moves(leaf):
+                places.append(place)
+                tensors.append(self.values(leaf))
+                dims.append(0)
+            elif isinstance(leaf, Tensor) and id(leaf) in axes:
+                places.append(place)
+                tensors.append(leaf.unflatten(axes[id(leaf)], (self.count, -1)))
+                dims.append(axes[id(leaf)])
+
+        def one(*given: Tensor) -> Any:
+            filled = list(flat)
+            for place, tensor in zip(places, given, strict=True):
+                filled[place] = tensor
+            inner_args, inner_options = tree_unflatten(filled, spec)
+            return func(*inner_args, **inner_options)
+
+        try:
+            return torch.vmap(one, in_dims=tuple(dims))(*tensors)
+        except (RuntimeError, ValueError, IndexError) as error:
+            name = getattr(func, "__name__", str(func))
+            raise UnsupportedCall(f"{name} cannot be mapped over perturbations: {error}") from error
+
+    def axis(self, tensor: Tensor) -> int:
+        """Where a tensor made from the inputs holds perturbations × samples."""
+        rows = self.count * self.samples
+        if self.in_attention:
+            return 1
+        if tensor.dim() and tensor.shape[0] and tensor.shape[0] % rows == 0:
+            return 0
+        found = [axis for axis, length in enumerate(tensor.shape) if length == rows]
+        if len(found) != 1:
+            raise UnsupportedCall(f"no axis of a tensor {tuple(tensor.shape)} runs over the samples")
+        return found[0]
+
+    def linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """H Wᵀ + b, by the cheaper route."""
+        if input not in self.repeated and not self.in_attention:
+            return self.mapped(_LINEAR, (input, weight, bias), {})  # type: ignore[no-any-return]
+        if self.in_attention and input.dim() == 2:  # torch has folded length and batch into one axis
+            folded = input.unflatten(0, (-1, self.count * self.samples))
+            return self.linear(folded, weight, bias).flatten(0, 1)
+        axis = self.axis(input)
+        split = input.unflatten(axis, (self.count, -1)).movedim(axis, 0)
+        source = split.flatten(1, -2)
+        if self.by_gram(weight, bias, source.shape[1], source.shape[2]):
+            self.used(weight, bias)
+            result = self.gram(source[0] if input in self.shared else source, weight, bias)
+        else:
+            result = self.explicit(source, weight, bias)
+        return result.reshape(*split.shape[:-1], -1).movedim(0, axis).flatten(axis, axis + 1)
+
+    def gram(self, source: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The Gram-Cholesky route with the deviations of these parameters; the weight may be of any shape."""
+        stds = [0.0 if p is None else self.noise.deviations.get(id(p), 0.0) for p in (weight, bias)]
+        name = self.names[id(weight)]
+        self.routes[name] = "gram"
+        if bias is not None and stds[1]:
+            self.routes[self.names[id(bias)]] = "gram"
+        return gram_route(source, weight.flatten(1), bias, *stds, self.noise, name)
+
+    def explicit(self, source: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """One matrix product a perturbation."""
+        for tensor in (weight, bias):
+            if tensor is not None and self.moves(tensor):
+                self.routes[self.names.get(id(tensor), "")] = "explicit"
+        weights = self.values(weight) if self.moves(weight) else weight.expand(self.count, *weight.shape)
+        if bias is None:
+            return torch.bmm(source, weights.mT)
+        biases = self.values(bias).unsqueeze(1) if self.moves(bias) else bias
+        return torch.baddbmm(biases, source, weights.mT)
+
+    def by_gram(self, weight: Tensor, bias: Tensor | None, rows: int, fan_in: int) -> bool:
+        """Whether the Gram-Cholesky route is open to a weight and bias, and wanted."""
+        if id(weight) not in self.noise.deviations or weight.dim() < 2 or self.prefer == "explicit":
+            return False
+        both = [p for p in (weight, bias) if p is not None]
+        if any(id(p) in self.reused or p in self.derived or id(p) in self.noise.drawn for p in both):
+            return False
+        return self.prefer == "gram" or gram_is_cheaper(rows, fan_in, weight.shape[0])
+
+    def convolution(
+        self,
+        func: Callable[..., Tensor],
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        """A convolution, as a linear map of patches or once for each perturbation."""
+        if input not in self.repeated or self.axis(input) != 0 or input.shape[0] != self.count * self.samples:
+            raise UnsupportedCall("a convolution whose first axis does not run over the samples")
+        if func is F.conv2d and groups == 1 and not isinstance(padding, str):
+            kernel = tuple(weight.shape[2:])
+            extent = _extent(input.shape[2:], kernel, stride, padding, dilation)
+            fan_in = weight[0].numel()
+            if self.by_gram(weight, bias, self.samples * extent[0] * extent[1], fan_in):
+                self.used(weight, bias)
+                shared = input in self.shared
+                images = input[: self.samples] if shared else input
+                patches = F.unfold(images, kernel, dilation, padding, stride).mT.reshape(-1, fan_in)
+                source = patches if shared else patches.unflatten(0, (self.count, -1))
+                result = self.gram(source, weight, bias)
+                return result.reshape(input.shape[0], -1, weight.shape[0]).mT.unflatten(2, extent)
+        weights = self.values(weight) if self.moves(weight) else [weight] * self.count
+        biases = [None] * self.count if bias is None else self.values(bias) if self.moves(bias) else [bias] * self.count
+        for tensor in (weight, bias):
+            if tensor is not None and self.moves(tensor):
+                self.routes[self.names.get(id(tensor), "")] = "explicit"
+        # A loop, since one grouped convolution took twice as long on a CPU.
+        parts = zip(input.chunk(self.count), weights, biases, strict=True)
+        return torch.cat([func(x, w, b, stride, padding, dilation, groups) for x, w, b in parts])
+
+    def batch_norm(
+        self,
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        """Each perturbation has batch statistics of its own: its channels stand side by side in one call."""
+        if self.axis(input) != 0 or input.shape[0] != self.count * self.samples:
+            raise UnsupportedCall("batch normalisation whose first axis does not run over the samples")
+        beside = input.unflatten(0, (self.count, -1)).transpose(0, 1).flatten(1, 2)
+
+        def tiled(vector: Tensor | None) -> Tensor | None:
+            if vector is None:
+                return None
+            if self.moves(vector):
+                self.routes[self.names.get(id(vector), "")] = "explicit"
+                return self.values(vector).flatten()
+            return vector.repeat(self.count)
+
+        mean, var = (None, None) if training else (tiled(running_mean), tiled(running_var))
+        result = F.batch_norm(beside, mean, var, tiled(weight), tiled(bias), training, momentum, eps)
+        return result.unflatten(1, (self.count, -1)).transpose(0, 1).flatten(0, 1)
+
+    def attention(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Attention is one opaque call; its projections go through the module global `F.linear`, replaced meanwhile."""
+        original = F.linear
+
+        def replaced(*inner: Any, **named: Any) -> Any:
+            return self.__torch_function__(original, (), inner, named)
+
+        F.linear = replaced  # put back below, also on failure
+        self.in_attention = True
+        try:
+            return func(*args, **{**options, "training": False})  # only switches dropout
+        finally:
+            F.linear = original
+            self.in_attention = False
+
+
+def _extent(
+    size: Sequence[int], kernel: Sequence[int], stride: Any, padding: Any, dilation: Any
+) -> tuple[int, int]:
+    def pair(value: Any) -> tuple[int, ...]:
+        return (value, value) if isinstance(value, int) else tuple(value)
+
+    height, width = (
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip(size, kernel, pair(stride), pair(padding), pair(dilation), strict=True)
+    )
+    return height, width
