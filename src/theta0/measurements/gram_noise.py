@@ -1,7 +1,10 @@
 """Outputs of a linear map under weight noise, without drawing the weights."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from theta0.measurements.perturbation_noise import Noise, normal
 
@@ -51,24 +54,67 @@ def gram_route(
     Returns:
         perturbations × rows × fan-out.
     """
-    mean = torch.nn.functional.linear(source, weight, bias)
-    factor = _factor(source, weight_std, bias_std, layer)
-    numbers = normal(noise, mean.shape[-2:], mean.detach())
-    count = len(noise.generators)
-    if source.dim() == 2:
-        mean, factor = mean.expand(count, -1, -1), factor.expand(count, -1, -1)
-    return torch.baddbmm(mean, factor, numbers)
+    numbers = normal(noise, (source.shape[-2], len(weight)), source.detach())
+    result: Tensor = _GramNoise.apply(source, weight, bias, numbers, weight_std, bias_std, layer)
+    return result
+
+
+class _GramNoise(torch.autograd.Function):  # autograd's own way through the factor takes twice the passes over H
+    @staticmethod
+    def forward(
+        ctx: Any, source: Tensor, weight: Tensor, bias: Tensor | None, numbers: Tensor, *stds_and_layer: Any
+    ) -> Tensor:
+        weight_std, bias_std, layer = stds_and_layer
+        factor = _factor(source, weight_std, bias_std, layer)
+        ctx.save_for_backward(source, weight, numbers, factor)
+        ctx.weight_std, ctx.biased = weight_std, bias is not None
+        mean = torch.nn.functional.linear(source, weight, bias)
+        if source.dim() == 2:
+            mean, factor = mean.expand_as(numbers), factor.expand(len(numbers), -1, -1)
+        else:
+            return mean.baddbmm_(factor, numbers)
+        return torch.baddbmm(mean, factor, numbers)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        source, weight, numbers, factor = ctx.saved_tensors
+        (upstream,) = gradients
+        rows = upstream.sum(0) if source.dim() == 2 else upstream  # H, and with it the mean, is the same for all
+        by_source = None
+        if ctx.needs_input_grad[0]:
+            of_factor = torch.bmm(upstream, numbers.mT)
+            of_kernel = _through_factor(of_factor.sum(0) if source.dim() == 2 else of_factor, factor)
+            by_source = rows @ weight
+            multiply = by_source.addmm_ if source.dim() == 2 else by_source.baddbmm_
+            by_source = multiply(of_kernel.to(source.dtype), source, alpha=2 * ctx.weight_std**2)
+        flat = rows.flatten(0, -2)
+        by_weight = flat.mT @ source.flatten(0, -2) if ctx.needs_input_grad[1] else None
+        by_bias = flat.sum(0) if ctx.biased and ctx.needs_input_grad[2] else None
+        return by_source, by_weight, by_bias, None, None, None, None
+
+
+def _through_factor(of_factor: Tensor, factor: Tensor) -> Tensor:
+    """∂/∂K from ∂/∂L: the symmetric part of L⁻ᵀ Φ(Lᵀ L̄) L⁻¹, Φ the lower triangle with half its diagonal."""
+    wide = factor.to(torch.promote_types(factor.dtype, torch.float32))
+    inner = (wide.mT @ of_factor.to(wide.dtype).tril()).tril_()
+    inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+    inner = torch.linalg.solve_triangular(wide.mT, inner, upper=True)
+    inner = torch.linalg.solve_triangular(wide, inner, upper=False, left=False)
+    return (inner + inner.mT) / 2
 
 
 def _factor(source: Tensor, weight_std: float, bias_std: float, layer: str) -> Tensor:
     """The Cholesky factor of K; the jitter grows until every K has one."""
-    double = torch.promote_types(source.dtype, torch.float32)
-    wide = source.to(double)
-    kernel = wide @ wide.mT * weight_std**2 + bias_std**2
-    scale = kernel.detach().diagonal(dim1=-2, dim2=-1)
-    floor = scale.mean(-1, keepdim=True).clamp_min(torch.finfo(double).tiny * 1e6)
-    for jitter in _JITTERS.get(double, _SINGLE_JITTERS):
-        factor, info = torch.linalg.cholesky_ex(kernel + torch.diag_embed(jitter * (scale + floor)))
+    wide = source.to(torch.promote_types(source.dtype, torch.float32))
+    kernel = (wide @ wide.mT).mul_(weight_std**2).add_(bias_std**2)
+    diagonal = kernel.diagonal(dim1=-2, dim2=-1)
+    added = diagonal + diagonal.mean(-1, keepdim=True).clamp_min(torch.finfo(wide.dtype).tiny * 1e6)
+    so_far = 0.0
+    for jitter in _JITTERS.get(wide.dtype, _SINGLE_JITTERS):
+        diagonal.add_(added, alpha=jitter - so_far)
+        so_far = jitter
+        factor, info = torch.linalg.cholesky_ex(kernel)
         if not bool(info.any()):
             return factor.to(source.dtype)
     how = "holds values that are not finite" if not bool(torch.isfinite(kernel).all()) else "has no Cholesky factor"

@@ -1,5 +1,6 @@
 """One forward pass under many perturbations: the batch is repeated, and every use of a parameter gets its noise."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -126,11 +127,18 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
             if parameter is not None:
                 self.uses[id(parameter)] = self.uses.get(id(parameter), 0) + 1
 
+    def explicitly(self, *tensors: Tensor | None) -> None:
+        """Note that parameters were drawn."""
+        for tensor in tensors:
+            if id(tensor) in self.names:
+                self.routes[self.names[id(tensor)]] = "explicit"
+
     def from_parameters(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A function of parameters alone: a query of shape, a view, a parametrization's arithmetic."""
         result = func(*args, **options)
         if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
             return result
+        self.explicitly(*(leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)))
         many = self.vmapped(func, args, options, {})
         for leaf, values in zip(tree_leaves(result), tree_leaves(many), strict=True):
             if isinstance(leaf, Tensor):
@@ -143,10 +151,7 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
         axes = {id(leaf): self.axis(leaf) for leaf in leaves}
         axis = min(axes.values())
         many = self.vmapped(func, args, options, axes)
-        for leaf in leaves:
-            for moved in (leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)):
-                if self.moves(moved):
-                    self.routes.setdefault(self.names.get(id(moved), ""), "explicit")
+        self.explicitly(*(leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)))
         return tree_map(lambda leaf: leaf.movedim(0, axis).flatten(axis, axis + 1), many)
 
     def vmapped(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], axes: Mapping[int, int]) -> Any:
@@ -171,7 +176,9 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
             return func(*inner_args, **inner_options)
 
         try:
-            return torch.vmap(one, in_dims=tuple(dims))(*tensors)
+            with warnings.catch_warnings():  # torch says so where it maps in a loop
+                warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+                return torch.vmap(one, in_dims=tuple(dims))(*tensors)
         except (RuntimeError, ValueError, IndexError) as error:
             name = getattr(func, "__name__", str(func))
             raise UnsupportedCall(f"{name} cannot be mapped over perturbations: {error}") from error
@@ -216,9 +223,7 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
 
     def explicit(self, source: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """One matrix product a perturbation."""
-        for tensor in (weight, bias):
-            if tensor is not None and self.moves(tensor):
-                self.routes[self.names.get(id(tensor), "")] = "explicit"
+        self.explicitly(weight, bias)
         weights = self.values(weight) if self.moves(weight) else weight.expand(self.count, *weight.shape)
         if bias is None:
             return torch.bmm(source, weights.mT)
@@ -262,9 +267,7 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
                 return result.reshape(input.shape[0], -1, weight.shape[0]).mT.unflatten(2, extent)
         weights = self.values(weight) if self.moves(weight) else [weight] * self.count
         biases = [None] * self.count if bias is None else self.values(bias) if self.moves(bias) else [bias] * self.count
-        for tensor in (weight, bias):
-            if tensor is not None and self.moves(tensor):
-                self.routes[self.names.get(id(tensor), "")] = "explicit"
+        self.explicitly(weight, bias)
         # A loop, since one grouped convolution took twice as long on a CPU.
         parts = zip(input.chunk(self.count), weights, biases, strict=True)
         return torch.cat([func(x, w, b, stride, padding, dilation, groups) for x, w, b in parts])
@@ -289,7 +292,7 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
             if vector is None:
                 return None
             if self.moves(vector):
-                self.routes[self.names.get(id(vector), "")] = "explicit"
+                self.explicitly(vector)
                 return self.values(vector).flatten()
             return vector.repeat(self.count)
 

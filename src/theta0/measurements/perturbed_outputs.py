@@ -116,16 +116,7 @@ def neighbourhood(model: nn.Module, inputs: Any, scale: float) -> Neighbourhood:
     names = {id(p): name for name, p in reversed(list(model.named_parameters())) if id(p) in deviations}
     noise = noise_from(deviations, perturbation_seeds(_PROBES, torch.Generator().manual_seed(0)))
     calls = PerturbedCalls(noise, names, samples, prefer="explicit", reused=frozenset())
-    obstacle: str | None = None
-    with torch.no_grad():
-        try:
-            together = _one_pass(model, inputs, calls)
-        except (UnsupportedCall, RuntimeError, ValueError, IndexError) as error:
-            obstacle = str(error) or type(error).__name__
-        else:
-            apart = _passes(model, inputs, noise, names)
-            if not _alike(together, apart):
-                obstacle = "its outputs on a repeated batch are not those of separate passes: its samples meet"
+    obstacle = _obstacle(model, inputs, calls)
     reused = frozenset(key for key, count in calls.uses.items() if count > 1)
     weights = sum(p.numel() * p.element_size() for p in model.parameters() if id(p) in deviations)
     kept = calls.bytes / (_PROBES * samples)
@@ -206,6 +197,45 @@ def logits_of(outputs: Tensor) -> Float[Tensor, "perturbations samples classes"]
             "activations with theta0.diagnose, or lower the scale of the perturbation"
         )
     return outputs
+
+
+def _obstacle(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> str | None:
+    """Why one pass does not do what separate passes do, outputs and derivatives; None where it does."""
+    trained = [p for p in model.parameters() if id(p) in calls.names]
+    _require_no_checkpoints(model, inputs)
+    with torch.enable_grad(), steady(model):
+        apart = _with_derivatives(_passes(model, inputs, calls.noise, calls.names), trained)
+    logits_of(apart[0])
+    try:
+        with torch.enable_grad(), steady(model):
+            together = _with_derivatives(_one_pass(model, inputs, calls), trained)
+    except (UnsupportedCall, RuntimeError, ValueError, IndexError) as error:
+        return (str(error) or type(error).__name__).splitlines()[0]
+    if all(_alike(one, other) for one, other in zip(together, apart, strict=True)):
+        return None
+    return "one pass over a repeated batch does not give what separate passes give: its samples meet"
+
+
+def _with_derivatives(outputs: Tensor, trained: list[nn.Parameter]) -> list[Tensor]:
+    weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype, device=outputs.device)
+    found = torch.autograd.grad(outputs.flatten() @ weights, trained, allow_unused=True, materialize_grads=True)
+    # All derivatives as one: those of a bias before a batch normalisation are rounding errors alone.
+    return [outputs.detach(), torch.cat([gradient.flatten() for gradient in found])]
+
+
+def _require_no_checkpoints(model: nn.Module, inputs: Any) -> None:
+    """A checkpointed block would be recomputed in the backward pass with the unperturbed parameters."""
+    said = "activation checkpointing"
+    try:
+        with torch.enable_grad(), steady(model), torch.autograd.graph.disable_saved_tensors_hooks(said):
+            outputs_of(model, inputs)
+    except RuntimeError as error:
+        if said in str(error):
+            raise ValueError(
+                "model: expected one whose backward pass uses what its forward pass kept, got activation "
+                "checkpointing, which recomputes without the perturbation; switch it off for this"
+            ) from error
+        raise
 
 
 def _one_pass(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> Tensor:

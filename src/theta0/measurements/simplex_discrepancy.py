@@ -128,7 +128,8 @@ def _kernel(squares: Tensor, half_inverse: Tensor, pairs: _Pairs) -> tuple[Tenso
         power.clamp_min_(floor).exp_()
         for narrower in range(3):
             if narrower:
-                power.clamp_min_(math.exp(floor))
+                if narrower == 2:
+                    power.clamp_min_(math.exp(floor))
                 power.mul_(power)
                 power.mul_(power)
             kernel += power
