@@ -3,6 +3,9 @@
 A paper is a sub-package whose `ITEMS` maps a figure's or table's name to a function.
 """
 
-PAPERS = {"furusho2020thesis": "theta0.papers.furusho2020thesis"}
+PAPERS = {
+    "furusho2020thesis": "theta0.papers.furusho2020thesis",
+    "lee2023mmd": "theta0.papers.lee2023mmd",
+}
 
 __all__ = ["PAPERS"]

@@ -1,6 +1,7 @@
 """The starts that are compared, pre-trained once each and kept in files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from theta0.initializers import Mmd, MmdStep, RandomLabels, RandomLabelStep, mmd
 from theta0.papers.datasets import Dataset
 from theta0.papers.lee2023mmd.setting import unlabelled
 from theta0.papers.models import Draw, draw_weights_, fully_connected
-from theta0.papers.sweeps import Store
+from theta0.papers.sweeps import Progress, Store, sweep
 
 Method = Literal["none", "mmd", "random labels"]
 Configuration = Mapping[str, Any]
@@ -78,6 +79,34 @@ def made_start(data: Dataset, folder: str | Path, description: Configuration) ->
     pretrain_(model, data, description, file.with_suffix(".checkpoint"))
     save_start(model, file, method=description["method"])
     return model
+
+
+def make_missing(
+    data: Dataset,
+    folder: str | Path,
+    descriptions: Sequence[Configuration],
+    *,
+    backend: str = "loky",
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> None:
+    """Pre-train the starts that have no file yet, each in one process only.
+
+    Args:
+        data: the data set of the descriptions.
+        folder: where starts are kept.
+        descriptions: from `start`; those without pre-training are left out.
+        backend: joblib's.
+        jobs: how many at once.
+        progress: called with how many are done, and of how many.
+    """
+    missing = [d for d in descriptions if d["method"] != "none" and not start_file(folder, d).is_file()]
+    if missing:
+        sweep(partial(_make, data, str(folder)), missing, backend=backend, jobs=jobs, progress=progress)
+
+
+def _make(data: Dataset, folder: str, description: Configuration) -> None:
+    made_start(data, folder, description)
 
 
 def drawn_start(data: Dataset, description: Configuration) -> nn.Module:
