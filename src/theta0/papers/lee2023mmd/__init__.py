@@ -5,6 +5,7 @@ from collections.abc import Callable
 from theta0.papers.lee2023mmd.accuracies import table1, table2
 from theta0.papers.lee2023mmd.degeneracies import table3, table4
 from theta0.papers.lee2023mmd.grid import fig3, table5
+from theta0.papers.lee2023mmd.neighbourhoods import fig1, fig2
 
 ITEMS: dict[str, Callable[..., str]] = {
     "table1": table1,
@@ -12,5 +13,7 @@ ITEMS: dict[str, Callable[..., str]] = {
     "table3": table3,
     "table4": table4,
     "table5": table5,
+    "fig1": fig1,
+    "fig2": fig2,
     "fig3": fig3,
 }
