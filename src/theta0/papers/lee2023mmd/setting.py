@@ -29,6 +29,7 @@ class Scale:
         mini_batches: over which degenerate and dead shares are averaged.
         scales: s² of the grid.
         degenerates: λ of the grid.
+        cnn_steps: of pre-training of the CNN.
         points: perturbations, and samples, of a density in Figure 1.
     """
 
@@ -42,13 +43,14 @@ class Scale:
     mini_batches: int
     scales: tuple[float, ...]
     degenerates: tuple[float, ...]
+    cnn_steps: int
     points: int
 
 
-_PAPER = Scale(9375, 9375, 256, (5, 10, 20, 40), 20, 4, 4, 128, (0.2, 0.5, 1.0, 2.0), (0.2, 0.4, 1.0), 1024)
+_PAPER = Scale(9375, 9375, 256, (5, 10, 20, 40), 20, 4, 4, 128, (0.2, 0.5, 1.0, 2.0), (0.2, 0.4, 1.0), 9375, 1024)
 SCALES: dict[str, Scale] = {
-    "smoke": Scale(12, 12, 16, (5,), 3, 2, 1, 4, (0.2, 0.5), (0.4,), 64),
-    "laptop": replace(_PAPER, grid_steps=2500, labels=(5, 20), runs=2, grid_runs=1),
+    "smoke": Scale(12, 12, 16, (5,), 3, 2, 1, 4, (0.2, 0.5), (0.4,), 6, 64),
+    "laptop": replace(_PAPER, grid_steps=2500, cnn_steps=3000, labels=(5, 20), runs=2, grid_runs=1),
     "paper": _PAPER,
 }
 

@@ -12,7 +12,7 @@ from theta0 import load_start_, save_start
 from theta0.initializers import Mmd, MmdStep, RandomLabels, RandomLabelStep, mmd_, random_labels_
 from theta0.papers.datasets import Dataset
 from theta0.papers.lee2023mmd.setting import unlabelled
-from theta0.papers.models import Draw, draw_weights_, fully_connected
+from theta0.papers.models import Draw, draw_weights_, fully_connected, small_cnn
 from theta0.papers.sweeps import Progress, Store, sweep
 
 Method = Literal["none", "mmd", "random labels"]
@@ -27,6 +27,7 @@ def start(
     *,
     steps: int,
     batch_norm: bool = False,
+    convolutional: bool = False,
     perturbations: int = 256,
     square_scale: float = 0.5,
     weights: tuple[float, float, float] = (1.0, 0.4, 1.0),
@@ -40,6 +41,7 @@ def start(
         run: seed of the draw and of the pre-training; methods of one run share the draw.
         steps: of pre-training.
         batch_norm: FCN + BN.
+        convolutional: a small CNN for all classes instead of the FCN for two.
         perturbations: of a step.
         square_scale: s².
         weights: of L_uni, L_sd (λ) and L_iod (ξ).
@@ -48,6 +50,8 @@ def start(
         The description.
     """
     found = {"data": data.label, "draw": draw, "batch_norm": batch_norm, "method": method, "run": run}
+    if convolutional:
+        found["convolutional"] = True
     if method == "none":
         return found
     found["steps"] = steps
@@ -120,7 +124,12 @@ def drawn_start(data: Dataset, description: Configuration) -> nn.Module:
         The network.
     """
     generator = torch.Generator().manual_seed(description["run"])
-    model = fully_connected(data.train_x[0].numel(), batch_norm=description["batch_norm"])
+    model: nn.Module
+    if description.get("convolutional"):
+        channels, side, _ = data.train_x.shape[1:]
+        model = small_cnn(side, channels=channels, classes=int(data.train_y.max()) + 1)
+    else:
+        model = fully_connected(data.train_x[0].numel(), batch_norm=description["batch_norm"])
     return draw_weights_(model, description["draw"], generator=generator)
 
 
@@ -216,6 +225,7 @@ def _labels_result(done: RandomLabels) -> dict[str, Any]:
 
 def _name(description: Configuration) -> str:
     parts = [str(description["data"]).split(",", maxsplit=1)[0].lower(), description["draw"]]
+    parts += ["cnn"] if description.get("convolutional") else []
     parts += ["bn"] if description["batch_norm"] else []
     parts += [str(description["method"]).replace(" ", "-"), f"{description['steps']}-steps"]
     if description["method"] == "mmd":
