@@ -180,7 +180,7 @@ def test_real_mnist():
     assert two_classes(data, 0, 1).train_x.shape[0] == 12665
 
 
-def test_standardizing_all_coordinates_together():
+def test_standardizing_all_coordinates_together(unchecked):
     data = standardize(load("digits"), over="all")
     assert data.train_x.double().mean().item() == pytest.approx(0, abs=1e-6)
     assert data.train_x.double().std(correction=0).item() == pytest.approx(1, abs=1e-6)

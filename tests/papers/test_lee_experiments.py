@@ -80,7 +80,7 @@ def test_every_binary_task_can_be_drawn():
     assert len({tuple(row.tolist()) for row in binary_groups(4, 14, 0)}) == 14
 
 
-def test_models():
+def test_models(unchecked):
     model = draw_weights_(fully_connected(batch_norm=True), "xavier", generator=torch.Generator().manual_seed(0))
     widths = [(m.in_features, m.out_features) for m in model if isinstance(m, nn.Linear)]
     assert widths == [(784, 392), (392, 392), (392, 392), (392, 2)]
@@ -132,7 +132,9 @@ def test_a_start_is_made_once_and_found_again(digits, tmp_path):
     assert not torch.equal(first[1].weight, plain[1].weight)
 
 
-@pytest.mark.parametrize("name", ["table3", "table5", "fig1", "fig2", "fig3"])
+@pytest.mark.parametrize(
+    "name", ["table3", "fig2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("table5", "fig1", "fig3"))]
+)
 def test_items_are_written_with_their_numbers(name, tmp_path):
     line = ITEMS[name](scale="smoke", out_dir=tmp_path)
     assert line.startswith(f"{name}, digits, standardized")
@@ -154,7 +156,7 @@ def test_accuracies_resume_and_their_differences_are_paired(tmp_path):
     calls.clear()
     assert ITEMS["table1"](scale="smoke", out_dir=tmp_path, progress=lambda *a: calls.append(a)) == first
     assert calls == [(20, 20)]
-    assert ITEMS["table2"](scale="smoke", out_dir=tmp_path).startswith("table2, digits, standardized, 12 steps: N = 5")
+    assert ITEMS["table2"](scale="smoke", out_dir=tmp_path).startswith("table2, digits, standardized, 6 steps: N = 5")
 
 
 def test_items():

@@ -49,7 +49,7 @@ class Scale:
 
 _PAPER = Scale(9375, 9375, 256, (5, 10, 20, 40), 20, 4, 4, 128, (0.2, 0.5, 1.0, 2.0), (0.2, 0.4, 1.0), 9375, 1024)
 SCALES: dict[str, Scale] = {
-    "smoke": Scale(12, 12, 16, (5,), 3, 2, 1, 4, (0.2, 0.5), (0.4,), 6, 64),
+    "smoke": Scale(6, 6, 8, (5,), 2, 2, 1, 2, (0.2, 0.5), (0.4,), 6, 64),
     "laptop": replace(_PAPER, grid_steps=2500, cnn_steps=3000, labels=(5, 20), runs=2, grid_runs=1),
     "paper": _PAPER,
 }
