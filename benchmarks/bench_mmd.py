@@ -9,6 +9,7 @@ kind, less what it held before its first step. The breakdown times our step's pa
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -43,7 +44,7 @@ def network() -> nn.Sequential:
     torch.manual_seed(0)
     sizes = [784, 392, 392, 392, 2]
     parts: list[nn.Module] = []
-    for fan_in, fan_out in zip(sizes, sizes[1:], strict=False):
+    for fan_in, fan_out in itertools.pairwise(sizes):
         layer = nn.Linear(fan_in, fan_out)
         nn.init.xavier_uniform_(layer.weight)
         nn.init.zeros_(layer.bias)

@@ -72,9 +72,7 @@ def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
     return found
 
 
-def endless(
-    batches: Iterable[Any], model: nn.Module, seeds: Callable[[int], int], *, skip: int = 0
-) -> Iterator[Batch]:
+def endless(batches: Iterable[Any], model: nn.Module, seeds: Callable[[int], int], *, skip: int = 0) -> Iterator[Batch]:
     """Read a data source over and over, one batch at a time.
 
     Args:

@@ -19,7 +19,15 @@ def outputs_of(model: nn.Module, inputs: Any) -> Any:
     Returns:
         What the model returns.
     """
-    inputs = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
+    return called(model, tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs))
+
+
+def called(model: nn.Module, inputs: Any) -> Any:
+    """As `outputs_of`, on the given tensors themselves.
+
+    Returns:
+        What the model returns.
+    """
     if isinstance(inputs, Mapping):
         return model(**(inputs if _takes_labels(model) else {k: v for k, v in inputs.items() if k != "labels"}))
     if isinstance(inputs, (tuple, list)) and _takes_several(model):

@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed
 
-
 Number = TypeVar("Number", int, float)
 
 
@@ -54,7 +53,7 @@ def gathered(part: torch.Tensor, total: int) -> torch.Tensor:
     """
     if ranks() == 1:
         return part
-    whole: torch.Tensor = _Gathered.apply(part, total)
+    whole: torch.Tensor = _Gathered.apply(part, total)  # type: ignore[no-untyped-call]
     return whole
 
 
@@ -71,7 +70,9 @@ def from_first(number: Number) -> Number:
     return held[0]
 
 
-class _Gathered(torch.autograd.Function):  # torch's own gather sums derivatives over ranks, which counts them twice here
+class _Gathered(
+    torch.autograd.Function
+):  # torch's own gather sums derivatives over ranks, which counts them twice here
     @staticmethod
     def forward(ctx: Any, part: torch.Tensor, total: int) -> torch.Tensor:
         sizes = [len(piece) for piece in torch.arange(total).tensor_split(ranks())]

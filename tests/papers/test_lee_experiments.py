@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from theta0.papers.datasets import load, standardize
 from theta0.papers.lee2023mmd import ITEMS
-from theta0.papers.lee2023mmd.degeneracies import dead_shares
+from theta0.papers.lee2023mmd.degeneracies import shares
 from theta0.papers.lee2023mmd.fine_tuning import fine_tuned_accuracies
 from theta0.papers.lee2023mmd.neighbourhoods import neighbour_detachment
 from theta0.papers.lee2023mmd.setting import paired_interval
@@ -96,16 +96,20 @@ def test_models(unchecked):
         small_cnn(3)
 
 
-def test_dead_units_are_counted_over_samples_and_positions():
-    model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2), nn.ReLU())
+def test_shares_are_per_mini_batch():
+    model = fully_connected(4, (3,), 2)
     with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([1.0, -1.0, 0.0, 0.0]).view(4, 1, 1, 1))
-        model[0].bias.copy_(torch.tensor([0.0, 0.0, -1.0, 1.0]))
+        model[1].weight.zero_()
+        model[1].bias.copy_(torch.tensor([1.0, -1.0, -1.0]))
+        model[1].weight[2, 0] = 10.0  # the third unit lives where the first input is 1
         model[3].weight.zero_()
-        model[3].bias.copy_(torch.tensor([-1.0, 1.0]))
-    x = torch.zeros(3, 1, 2, 2)
-    x[0, 0, 0, 0] = 1  # the first channel lives at one position of one sample
-    assert dead_shares(model, x) == [0.5, 0.5]
+        model[3].bias.copy_(torch.tensor([50.0, 0.0]))
+    batches = (torch.zeros(4, 4), torch.eye(4))
+    found = shares(model, batches, perturbations=8, scale=1e-3)
+    assert found["dead_1"] == pytest.approx([200 / 3, 100 / 3])
+    assert found["degenerate"] == [100, 100]
+    assert found["constant"] == [100, 100]
+    assert "dead_2" not in found
 
 
 def test_the_detachment_of_a_neighbour_leaves_the_model():

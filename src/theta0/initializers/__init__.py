@@ -1,13 +1,12 @@
 """Starting points: `name_(model, batches, …)` changes values in place and returns the model."""
 
-from theta0.initializers.mmd import Mmd, MmdStep, MmdTerms, mmd_
+from theta0.initializers.mmd import mmd_
+from theta0.initializers.mmd_results import Mmd, MmdStep, MmdTerms
 from theta0.initializers.random_labels import RandomLabels, RandomLabelStep, random_labels_
 from theta0.initializers.unit_variance import UnitVariance, unit_variance_
 
-INITIALIZERS = {
-    "unit-variance": unit_variance_,
-    "mmd": mmd_,
-}  # random labels are a baseline to compare with, not a remedy
+# Random labels are missing: a baseline to compare with, not a remedy.
+INITIALIZERS = {"unit-variance": unit_variance_, "mmd": mmd_}
 
 __all__ = [
     "INITIALIZERS",

@@ -1,7 +1,7 @@
 """Move a start to where its neighbours solve as many different classification tasks as possible, without labels."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,72 +15,12 @@ from theta0._randomness import Randomness, streams
 from theta0._ranks import from_first, ranks, summed
 from theta0.initializers.mmd_checkpoint import Progress, read_progress, write_progress
 from theta0.initializers.mmd_loss import Terms, Weights, mmd_terms, same_everywhere
+from theta0.initializers.mmd_results import Mmd, MmdStep, MmdTerms
 from theta0.measurements.perturbed_outputs import MEMORY, Neighbourhood, neighbourhood, samples_of
 
 WINDOW = 100  # steps over which the loss is averaged before parameters are kept
 EPOCHS = 5
 _JUDGED = 4  # batches on which the terms are compared before and after
-
-
-@dataclass(frozen=True)
-class MmdTerms:
-    """The loss and its terms.
-
-    Attributes:
-        loss: lee2023mmd, equation 23.
-        uniformity: L_uni, the unbiased MMD² to uniform outputs.
-        degenerate: L_sd.
-        detachment: L_iod; zero where its weight is.
-    """
-
-    loss: float
-    uniformity: float
-    degenerate: float
-    detachment: float
-
-
-@dataclass(frozen=True)
-class MmdStep:
-    """One step, for a progress display.
-
-    Attributes:
-        step: its number, from 1.
-        steps: how many there will be.
-        terms: on this step's batch, before its update.
-    """
-
-    step: int
-    steps: int
-    terms: MmdTerms
-
-
-@dataclass(frozen=True)
-class Mmd:
-    """What `mmd_` did.
-
-    Attributes:
-        before: the terms at the start, a mean over at most four batches.
-        after: the same batches and perturbations at the parameters kept.
-        steps: how many were made, a resumed run's earlier ones too.
-        kept: the step whose parameters were kept; 0 for the start.
-        losses: the mean loss of each window of steps.
-        interrupted: whether the run was stopped early.
-        routes: by parameter, how its noise entered (see `PerturbedOutputs`).
-        obstacle: why perturbations did not share a pass; None where they did.
-        chunks: into how many parts memory split the perturbations.
-        cost: in gradients of the unperturbed model on a batch, counted as forward and backward passes over rows.
-    """
-
-    before: MmdTerms
-    after: MmdTerms
-    steps: int
-    kept: int
-    losses: tuple[float, ...]
-    interrupted: bool
-    routes: dict[str, str]
-    obstacle: str | None
-    chunks: int
-    cost: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,9 +123,7 @@ def _train(task: _Task, trained: list[nn.Parameter]) -> tuple[Progress, BaseExce
     state = read_progress(task.checkpoint, task.model, optimizer, task.seed)
     stream = streams(state.seed)
     window = max(1, min(WINDOW, task.steps))
-    source = endless(
-        task.batches, task.model, lambda number: stream(f"pass {number}").initial_seed(), skip=state.step
-    )
+    source = endless(task.batches, task.model, lambda number: stream(f"pass {number}").initial_seed(), skip=state.step)
     try:
         while state.step < task.steps:
             batch = next(source)
@@ -250,9 +188,7 @@ def _judge(task: _Task) -> MmdTerms:
     )
 
 
-def _result(
-    task: _Task, before: MmdTerms, after: MmdTerms, state: Progress, interrupted: BaseException | None
-) -> Mmd:
+def _result(task: _Task, before: MmdTerms, after: MmdTerms, state: Progress, interrupted: BaseException | None) -> Mmd:
     with twice_differentiable(task.model), torch.no_grad():
         outputs = mmd_terms(
             task.around, task.judged[0].inputs, Weights(1.0, 0.0, 0.0), task.seed,
@@ -289,7 +225,7 @@ def _require_several(batch: Batch) -> None:
 
 
 def _length(batches: Iterable[Any]) -> int:
-    if not hasattr(batches, "__len__"):
+    if not isinstance(batches, Sized):
         raise ValueError(
             f"steps: expected a number, since batches of type {type(batches).__name__} have no length; pass steps=…"
         )

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from theta0._ranks import from_first, gathered, ranks, share, summed
 from theta0._randomness import streams
+from theta0._ranks import from_first, gathered, ranks, share, summed
 from theta0.measurements.degeneracy import degenerate_loss
 from theta0.measurements.output_jacobian import detachment_loss
 from theta0.measurements.perturbation_noise import perturbation_seeds

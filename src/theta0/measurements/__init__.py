@@ -10,21 +10,35 @@ from theta0.measurements.gradients import (
     gradient_norms,
     gradients,
 )
+from theta0.measurements.neighbours import dead_units, jacobians, neighbours
+from theta0.measurements.perturbed_outputs import PerturbedOutputs, perturbed_outputs
 from theta0.measurements.signals import signals
 
-MEASUREMENTS = {"signals": signals, "activation-shift": activation_shift, "gradients": gradients}
+MEASUREMENTS = {
+    "signals": signals,
+    "activation-shift": activation_shift,
+    "gradients": gradients,
+    "neighbours": neighbours,
+    "jacobians": jacobians,
+    "dead-units": dead_units,
+}
 
 __all__ = [
     "MEASUREMENTS",
     "GradientGram",
     "NeuronShift",
+    "PerturbedOutputs",
     "activation_shift",
+    "dead_units",
     "fisher_eigenvalues",
     "gradcosine",
     "gradient_gram",
     "gradient_noise",
     "gradient_norms",
     "gradients",
+    "jacobians",
+    "neighbours",
     "neuron_shifts",
+    "perturbed_outputs",
     "signals",
 ]

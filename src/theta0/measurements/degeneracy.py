@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 def degenerate_loss(probabilities: Float[Tensor, "perturbations samples classes"]) -> Float[Tensor, ""]:
-    r"""L_sd: how far each perturbed model's outputs stay from the vertex that they avoid most (lee2023mmd, equation 14).
+    r"""L_sd: how far perturbed models' outputs stay from the vertex that they avoid most (lee2023mmd, equation 14).
 
     The mean over perturbations of $\max(\max_i \overline{\|v^{(i)} - f(x)\|}, 1/\sqrt{d}) - 1/\sqrt{d}$, the bar a mean
     over the samples; at zero every perturbed model assigns some sample to every class (its theorem 2).
@@ -27,7 +27,8 @@ def degenerate_loss(probabilities: Float[Tensor, "perturbations samples classes"
         furthest = squares.clamp_min_(0).sqrt_().mean(1).argmax(-1)
     vertices = F.one_hot(furthest, count).to(probabilities.dtype)[:, None, :]
     distance = torch.linalg.vector_norm(vertices - probabilities, dim=-1).mean(1)
-    return (distance - 1 / math.sqrt(count)).clamp_min(0).mean()
+    hinged: Tensor = (distance - 1 / math.sqrt(count)).clamp_min(0).mean()
+    return hinged
 
 
 def degenerate_share(probabilities: Float[Tensor, "perturbations samples classes"]) -> float:
@@ -41,9 +42,7 @@ def degenerate_share(probabilities: Float[Tensor, "perturbations samples classes
     return float((used < count).double().mean())
 
 
-def constant_share(
-    probabilities: Float[Tensor, "perturbations samples classes"], tolerance: float = 0.01
-) -> float:
+def constant_share(probabilities: Float[Tensor, "perturbations samples classes"], tolerance: float = 0.01) -> float:
     """The share of perturbed models whose outputs do not depend on the input (lee2023mmd, equation 11).
 
     Args:

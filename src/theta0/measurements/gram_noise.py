@@ -35,7 +35,7 @@ def gram_is_cheaper(rows: int, fan_in: int, fan_out: int) -> bool:
 def gram_route(
     source: Tensor, weight: Tensor, bias: Tensor | None, weight_std: float, bias_std: float, noise: Noise, layer: str
 ) -> Tensor:
-    r"""z = H Wᵀ + 1 bᵀ + L Z with L Lᵀ = K = σ_w² H Hᵀ + σ_b² 1 1ᵀ and Z iid standard normal.
+    r"""Z = H Wᵀ + 1 bᵀ + L Z with L Lᵀ = K = σ_w² H Hᵀ + σ_b² 1 1ᵀ and Z iid standard normal.
 
     With H (rows × fan-in) given and iid weight noise of variance σ_w², the outputs of one perturbed map are jointly
     Gaussian: the rows have covariance K, the units are independent. This samples exactly that distribution (up to a
@@ -55,7 +55,9 @@ def gram_route(
         perturbations × rows × fan-out.
     """
     numbers = normal(noise, (source.shape[-2], len(weight)), source.detach())
-    result: Tensor = _GramNoise.apply(source, weight, bias, numbers, weight_std, bias_std, layer)
+    result: Tensor = _GramNoise.apply(  # type: ignore[no-untyped-call]
+        source, weight, bias, numbers, weight_std, bias_std, layer
+    )
     return result
 
 
@@ -101,7 +103,8 @@ def _through_factor(of_factor: Tensor, factor: Tensor) -> Tensor:
     inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
     inner = torch.linalg.solve_triangular(wide.mT, inner, upper=True)
     inner = torch.linalg.solve_triangular(wide, inner, upper=False, left=False)
-    return (inner + inner.mT) / 2
+    symmetric: Tensor = (inner + inner.mT) / 2
+    return symmetric
 
 
 def _factor(source: Tensor, weight_std: float, bias_std: float, layer: str) -> Tensor:
@@ -116,7 +119,8 @@ def _factor(source: Tensor, weight_std: float, bias_std: float, layer: str) -> T
         so_far = jitter
         factor, info = torch.linalg.cholesky_ex(kernel)
         if not bool(info.any()):
-            return factor.to(source.dtype)
+            found: Tensor = factor.to(source.dtype)
+            return found
     how = "holds values that are not finite" if not bool(torch.isfinite(kernel).all()) else "has no Cholesky factor"
     raise ValueError(
         f"layer {layer!r}: expected inputs with a finite Gram matrix, got one that {how}; look for exploding "

@@ -72,11 +72,11 @@ def draw(noise: Noise, parameter: Tensor) -> Tensor:
 
 
 def deviations_of(model: nn.Module, inputs: object, scale: float) -> dict[int, float]:
-    r"""σ of every trained parameter: scale / √fan-in for weights, scale / √fan-out for biases (lee2023mmd, section 3.3).
+    r"""σ of every trained parameter: scale / √fan-in for weights, scale / √fan-out for biases (lee2023mmd, §3.3).
 
     The source defines both for fully connected layers. Here a convolution's fan-in is that of its kernel; an embedding,
-    which looks one row up, has its width instead; a vector (bias, gain and shift of a normalisation) has its length; of
-    any other parameter the last axis counts. Frozen parameters are not perturbed.
+    which looks one row up, has its width instead; a vector (bias, gain and shift of a normalisation) has its length;
+    of any other parameter the last axis counts. Frozen parameters are not perturbed.
 
     Args:
         model: run once, as the caller has prepared it, to see which function applies which weight.

@@ -1,6 +1,5 @@
 """One forward pass under many perturbations: the batch is repeated, and every use of a parameter gets its noise."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -9,10 +8,19 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import weak
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map
 
 from theta0.measurements.gram_noise import gram_is_cheaper, gram_route
 from theta0.measurements.perturbation_noise import Noise, draw
+from theta0.measurements.perturbed_layers import (
+    UnsupportedCall,
+    batch_norm_beside,
+    each_convolution,
+    extent_of,
+    over_perturbations,
+    patches,
+    split_axis,
+)
 
 Preference = Literal["counted", "gram", "explicit"]
 
@@ -20,13 +28,9 @@ _LINEAR = F.linear  # attention replaces the module global while it runs
 _CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d}
 # Functions that only lay the same numbers out differently.
 _LAYOUTS = {
-    Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous, Tensor.float,
+    Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous, Tensor.clone,
     torch.flatten, torch.reshape, torch.unsqueeze, torch.squeeze,
 }  # fmt: skip
-
-
-class UnsupportedCall(Exception):  # noqa: N818 - not an error: the caller turns to another route
-    """A parameter is used in a way that cannot be perturbed inside one pass."""
 
 
 class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception point is one
@@ -110,11 +114,7 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
         return id(tensor) in self.noise.deviations or tensor in self.derived
 
     def values(self, tensor: Tensor) -> Tensor:
-        """The perturbed values of a parameter, or of what was made from parameters.
-
-        Returns:
-            perturbations × shape.
-        """
+        """The perturbed values of a parameter, or of what was made from parameters, perturbations × shape."""
         if tensor in self.derived:
             found: Tensor = self.derived[tensor]
             return found
@@ -156,32 +156,14 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
 
     def vmapped(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], axes: Mapping[int, int]) -> Any:
         """The function mapped over the perturbations; `axes` says where repeated tensors hold them."""
-        flat, spec = tree_flatten((args, options))
-        places, tensors, dims = [], [], []
-        for place, leaf in enumerate(flat):
+        values: dict[int, tuple[Tensor, int]] = {}
+        for leaf in tree_leaves((args, options)):
             if isinstance(leaf, Tensor) and self.moves(leaf):
-                places.append(place)
-                tensors.append(self.values(leaf))
-                dims.append(0)
-            elif isinstance(leaf, Tensor) and id(leaf) in axes:
-                places.append(place)
-                tensors.append(leaf.unflatten(axes[id(leaf)], (self.count, -1)))
-                dims.append(axes[id(leaf)])
-
-        def one(*given: Tensor) -> Any:
-            filled = list(flat)
-            for place, tensor in zip(places, given, strict=True):
-                filled[place] = tensor
-            inner_args, inner_options = tree_unflatten(filled, spec)
-            return func(*inner_args, **inner_options)
-
-        try:
-            with warnings.catch_warnings():  # torch says so where it maps in a loop
-                warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-                return torch.vmap(one, in_dims=tuple(dims))(*tensors)
-        except (RuntimeError, ValueError, IndexError) as error:
-            name = getattr(func, "__name__", str(func))
-            raise UnsupportedCall(f"{name} cannot be mapped over perturbations: {error}") from error
+                values[id(leaf)] = self.values(leaf), 0
+            elif id(leaf) in axes:
+                axis = axes[id(leaf)]
+                values[id(leaf)] = split_axis(leaf, axis, self.count), axis
+        return over_perturbations(func, args, options, values)
 
     def axis(self, tensor: Tensor) -> int:
         """Where a tensor made from the inputs holds perturbations × samples."""
@@ -200,10 +182,10 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
         if input not in self.repeated and not self.in_attention:
             return self.mapped(_LINEAR, (input, weight, bias), {})  # type: ignore[no-any-return]
         if self.in_attention and input.dim() == 2:  # torch has folded length and batch into one axis
-            folded = input.unflatten(0, (-1, self.count * self.samples))
+            folded = input.view(-1, self.count * self.samples, input.shape[1])
             return self.linear(folded, weight, bias).flatten(0, 1)
         axis = self.axis(input)
-        split = input.unflatten(axis, (self.count, -1)).movedim(axis, 0)
+        split = split_axis(input, axis, self.count).movedim(axis, 0)
         source = split.flatten(1, -2)
         if self.by_gram(weight, bias, source.shape[1], source.shape[2]):
             self.used(weight, bias)
@@ -214,12 +196,13 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
 
     def gram(self, source: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The Gram-Cholesky route with the deviations of these parameters; the weight may be of any shape."""
-        stds = [0.0 if p is None else self.noise.deviations.get(id(p), 0.0) for p in (weight, bias)]
+        std = self.noise.deviations
+        bias_std = 0.0 if bias is None else std.get(id(bias), 0.0)
         name = self.names[id(weight)]
         self.routes[name] = "gram"
-        if bias is not None and stds[1]:
+        if bias is not None and bias_std:
             self.routes[self.names[id(bias)]] = "gram"
-        return gram_route(source, weight.flatten(1), bias, *stds, self.noise, name)
+        return gram_route(source, weight.flatten(1), bias, std[id(weight)], bias_std, self.noise, name)
 
     def explicit(self, source: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """One matrix product a perturbation."""
@@ -251,26 +234,20 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
         groups: int = 1,
     ) -> Tensor:
         """A convolution, as a linear map of patches or once for each perturbation."""
-        if input not in self.repeated or self.axis(input) != 0 or input.shape[0] != self.count * self.samples:
-            raise UnsupportedCall("a convolution whose first axis does not run over the samples")
+        self.by_samples(input, "a convolution")
         if func is F.conv2d and groups == 1 and not isinstance(padding, str):
-            kernel = tuple(weight.shape[2:])
-            extent = _extent(input.shape[2:], kernel, stride, padding, dilation)
-            fan_in = weight[0].numel()
-            if self.by_gram(weight, bias, self.samples * extent[0] * extent[1], fan_in):
+            extent = extent_of(input.shape[2:], weight.shape[2:], stride, padding, dilation)
+            if self.by_gram(weight, bias, self.samples * extent[0] * extent[1], weight[0].numel()):
                 self.used(weight, bias)
                 shared = input in self.shared
                 images = input[: self.samples] if shared else input
-                patches = F.unfold(images, kernel, dilation, padding, stride).mT.reshape(-1, fan_in)
-                source = patches if shared else patches.unflatten(0, (self.count, -1))
+                rows = patches(images, weight.shape[2:], stride, padding, dilation)
+                source = rows if shared else rows.view(self.count, -1, rows.shape[1])
                 result = self.gram(source, weight, bias)
-                return result.reshape(input.shape[0], -1, weight.shape[0]).mT.unflatten(2, extent)
-        weights = self.values(weight) if self.moves(weight) else [weight] * self.count
-        biases = [None] * self.count if bias is None else self.values(bias) if self.moves(bias) else [bias] * self.count
+                return result.reshape(input.shape[0], -1, weight.shape[0]).mT.reshape(len(input), -1, *extent)
         self.explicitly(weight, bias)
-        # A loop, since one grouped convolution took twice as long on a CPU.
-        parts = zip(input.chunk(self.count), weights, biases, strict=True)
-        return torch.cat([func(x, w, b, stride, padding, dilation, groups) for x, w, b in parts])
+        weights, biases = (self.each(parameter) for parameter in (weight, bias))
+        return each_convolution(func, input, weights, biases, (stride, padding, dilation, groups))
 
     def batch_norm(
         self,
@@ -283,22 +260,28 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Tensor:
-        """Each perturbation has batch statistics of its own: its channels stand side by side in one call."""
-        if self.axis(input) != 0 or input.shape[0] != self.count * self.samples:
-            raise UnsupportedCall("batch normalisation whose first axis does not run over the samples")
-        beside = input.unflatten(0, (self.count, -1)).transpose(0, 1).flatten(1, 2)
+        """Each perturbation has batch statistics of its own; the running ones are left alone."""
+        self.by_samples(input, "batch normalisation")
+        self.explicitly(weight, bias)
+        statistics = (None, None) if training else (running_mean, running_var)
+        vectors = (*statistics, weight, bias)
+        tiled = [None if v is None else torch.cat([part for part in self.each(v) if part is not None]) for v in vectors]
+        return batch_norm_beside(input, self.count, tiled, training, momentum, eps)
 
-        def tiled(vector: Tensor | None) -> Tensor | None:
-            if vector is None:
-                return None
-            if self.moves(vector):
-                self.explicitly(vector)
-                return self.values(vector).flatten()
-            return vector.repeat(self.count)
+    def each(self, tensor: Tensor | None) -> Sequence[Tensor | None]:
+        """The values of a parameter, perturbation by perturbation.
 
-        mean, var = (None, None) if training else (tiled(running_mean), tiled(running_var))
-        result = F.batch_norm(beside, mean, var, tiled(weight), tiled(bias), training, momentum, eps)
-        return result.unflatten(1, (self.count, -1)).transpose(0, 1).flatten(0, 1)
+        Returns:
+            As many as there are perturbations.
+        """
+        if tensor is None or not self.moves(tensor):
+            return [tensor] * self.count
+        return self.values(tensor).unbind(0)
+
+    def by_samples(self, input: Tensor, what: str) -> None:
+        """Require that the first axis runs over perturbations × samples."""
+        if input not in self.repeated or input.shape[0] != self.count * self.samples:
+            raise UnsupportedCall(f"{what} whose first axis does not run over the samples")
 
     def attention(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Attention is one opaque call; its projections go through the module global `F.linear`, replaced meanwhile."""
@@ -314,16 +297,3 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
         finally:
             F.linear = original
             self.in_attention = False
-
-
-def _extent(
-    size: Sequence[int], kernel: Sequence[int], stride: Any, padding: Any, dilation: Any
-) -> tuple[int, int]:
-    def pair(value: Any) -> tuple[int, ...]:
-        return (value, value) if isinstance(value, int) else tuple(value)
-
-    height, width = (
-        (n + 2 * p - d * (k - 1) - 1) // s + 1
-        for n, k, s, p, d in zip(size, kernel, pair(stride), pair(padding), pair(dilation), strict=True)
-    )
-    return height, width

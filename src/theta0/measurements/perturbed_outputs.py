@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from theta0._forward_conditions import steady, twice_differentiable
-from theta0._models import main_output, outputs_of, outputs_with
+from theta0._models import called, main_output, outputs_of, outputs_with
 from theta0._randomness import Randomness, streams
 from theta0.measurements.perturbation_noise import Noise, deviations_of, draw, noise_from, perturbation_seeds
-from theta0.measurements.perturbed_calls import PerturbedCalls, Preference, UnsupportedCall
+from theta0.measurements.perturbed_calls import PerturbedCalls, Preference
+from theta0.measurements.perturbed_layers import UnsupportedCall, split_axis
 
 MEMORY = 2**30
 _PROBES = 3  # perturbations on which the one-pass route is compared with a pass for each
@@ -146,7 +147,7 @@ def sampled(
     samples = samples_of(inputs)
     each = around.bytes * samples + around.weight_bytes * (around.obstacle is not None or prefer == "explicit")
     size = max(1, min(len(seeds), int(memory / max(each, 1.0))))
-    parts = seeds.split(size)
+    parts = torch.split(seeds, size)
     routes: dict[str, str] = {}
 
     def part(chosen: Tensor) -> Tensor:
@@ -240,8 +241,8 @@ def _require_no_checkpoints(model: nn.Module, inputs: Any) -> None:
 
 def _one_pass(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> Tensor:
     with calls:
-        outputs = main_output(outputs_of(model, calls.inputs(inputs)))
-    return _rows(outputs).unflatten(0, (calls.count, -1))
+        outputs = main_output(called(model, calls.inputs(inputs)))
+    return split_axis(_rows(outputs), 0, calls.count)
 
 
 def _passes(model: nn.Module, inputs: Any, noise: Noise, names: Mapping[int, str]) -> Tensor:
@@ -250,7 +251,8 @@ def _passes(model: nn.Module, inputs: Any, noise: Noise, names: Mapping[int, str
     found = []
     for number in range(len(noise.generators)):
         moved = {name: p + draws[name][number] for name, p in parameters.items()}
-        found.append(_rows(main_output(outputs_with(model, moved, inputs))))
+        with steady(model):  # some buffers move at every pass
+            found.append(_rows(main_output(outputs_with(model, moved, inputs))))
     return torch.stack(found)
 
 

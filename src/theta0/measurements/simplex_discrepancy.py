@@ -31,8 +31,8 @@ def discrepancy(
     r"""Unbiased MMD² between the points and the uniform ones, sample by sample (lee2023mmd, equations 3 and 9).
 
     The kernel is $\sum_{i=-4}^{4} \exp(-\|u-v\|^2 / (2 (2^i γ)^2))$ with γ the median distance over all pairs of two
-    points, of two uniform ones and of one of each (appendix C.1; the lower of the two middle ones), held constant in the
-    derivative. Means are taken over pairs of different points, so the result may be negative.
+    points, of two uniform ones and of one of each (appendix C.1; the lower of the two middle ones), held constant
+    in the derivative. Means are taken over pairs of different points, so the result may be negative.
 
     Args:
         points: on the simplex; at least two a sample.
@@ -41,7 +41,7 @@ def discrepancy(
     Returns:
         One number a sample, differentiable in the points.
     """
-    value: Tensor = _Discrepancy.apply(points, uniform)
+    value: Tensor = _Discrepancy.apply(points, uniform)  # type: ignore[no-untyped-call]
     return value
 
 
@@ -83,8 +83,8 @@ class _Pairs:
 
 def _pairs(points: int, uniform: int, like: Tensor) -> _Pairs:
     def upper(count: int) -> Tensor:
-        rows, columns = torch.triu_indices(count, count, 1, device=like.device)
-        return rows * count + columns
+        places = torch.triu_indices(count, count, 1, device=like.device)
+        return places[0] * count + places[1]
 
     inner, outer = upper(points), upper(uniform)
     total = len(inner) + points * uniform + len(outer)
@@ -115,9 +115,12 @@ def _one_sample(points: Tensor, uniform: Tensor, pairs: _Pairs) -> tuple[Tensor,
 
 
 def _kernel(squares: Tensor, half_inverse: Tensor, pairs: _Pairs) -> tuple[Tensor, Tensor]:
-    """The nine Gaussians and -∂/∂(half_inverse · squares) of their sum, from three exponentials and fourth powers.
+    """The nine Gaussians, from three exponentials and fourth powers.
 
     Exponents are bounded below so that no power is a denormal number, which costs a hundred times a normal one.
+
+    Returns:
+        Their sum, and minus its derivative with respect to half_inverse · squares.
     """
     floor = 0.24 * math.log(torch.finfo(squares.dtype).tiny)
     power, slope = pairs.work, pairs.slope

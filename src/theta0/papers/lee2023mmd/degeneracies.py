@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theta0.measurements.degeneracy import constant_share, degenerate_share
-from theta0.measurements.perturbed_outputs import perturbed_outputs
+from theta0.measurements import dead_units, neighbours
 from theta0.papers.datasets import Dataset
 from theta0.papers.drawing import finish_table
 from theta0.papers.lee2023mmd.setting import BATCH, image_data, scale_named, store_in
@@ -135,48 +134,23 @@ def shares(
     """Per mini-batch: perturbed models that miss a class, that are constant, and units dead at the start itself.
 
     Args:
-        model: a network with ReLU modules.
+        model: the network.
         batches: inputs.
         perturbations: how many perturbed models.
         scale: s.
 
     Returns:
-        `degenerate`, `constant` and `dead_1`, `dead_2` … by hidden layer, in percent.
+        `degenerate`, `constant` and `dead_1`, `dead_2` … by hidden layer, in percent; `uniformity`, L_uni.
     """
-    found: dict[str, list[float]] = {"degenerate": [], "constant": []}
-    with torch.no_grad():
-        for number, batch in enumerate(batches):
-            logits = perturbed_outputs(model, batch, perturbations=perturbations, scale=scale, generator=number).logits
-            found["degenerate"].append(100 * degenerate_share(logits.softmax(-1)))
-            found["constant"].append(100 * constant_share(logits.softmax(-1)))
-            for layer, share in enumerate(dead_shares(model, batch), 1):
-                found.setdefault(f"dead_{layer}", []).append(100 * share)
-    return found
-
-
-def dead_shares(model: nn.Module, x: Float[Tensor, "n ..."]) -> list[float]:
-    """The share of units that are zero for every sample (and position), behind each ReLU module.
-
-    Args:
-        model: the network.
-        x: a batch.
-
-    Returns:
-        One share per ReLU, in order of execution.
-    """
-    found: list[float] = []
-
-    def observe(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        units = output.movedim(1, 0).flatten(1)
-        found.append(float((units <= 0).all(1).double().mean()))
-
-    hooks = [m.register_forward_hook(observe) for m in model.modules() if isinstance(m, nn.ReLU)]
-    try:
-        with torch.no_grad():
-            model(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    found: dict[str, list[float]] = {"degenerate": [], "constant": [], "uniformity": []}
+    for number, batch in enumerate(batches):
+        around = neighbours(model, [batch], perturbations=perturbations, scale=scale, generator=number)
+        values = {record.quantity: record.value for record in around}
+        found["degenerate"].append(100 * values["degenerate_softmax_share"])
+        found["constant"].append(100 * values["constant_output_share"])
+        found["uniformity"].append(values["uniformity"])
+        for layer, record in enumerate(dead_units(model, [batch]), 1):
+            found.setdefault(f"dead_{layer}", []).append(100 * record.value)
     return found
 
 

@@ -12,9 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from theta0.initializers import MmdStep, mmd_
-from theta0.measurements.degeneracy import constant_share
-from theta0.measurements.output_jacobian import detachment_loss
-from theta0.measurements.perturbed_outputs import perturbed_outputs
+from theta0.measurements import jacobians, neighbours, perturbed_outputs
 from theta0.papers.datasets import Dataset
 from theta0.papers.drawing import finish, new_figure
 from theta0.papers.lee2023mmd.setting import image_data, scale_named, store_in, unlabelled
@@ -89,14 +87,16 @@ def densities(data: Dataset, folder: str, configuration: Configuration) -> dict[
     x = data.train_x[rows]
     with torch.no_grad():
         around = perturbed_outputs(model, x[:_PANELS], perturbations=points, scale=_SCALE, generator=1)
-        neighbours = perturbed_outputs(model, x, perturbations=_PANELS, scale=_SCALE, generator=2)
+        few = perturbed_outputs(model, x, perturbations=_PANELS, scale=_SCALE, generator=2)
         many = perturbed_outputs(model, x[:_EVALUATED], perturbations=256, scale=_SCALE, generator=3)
     probabilities = many.logits.detach().softmax(-1)
+    records = neighbours(model, [x[:_EVALUATED]], scale=_SCALE, generator=3)
+    constant = next(record.value for record in records if record.quantity == "constant_output_share")
     return {
         "by_input": [_density(column) for column in around.logits.detach().softmax(-1)[:, :, 0].T],
-        "by_neighbour": [_density(row) for row in neighbours.logits.detach().softmax(-1)[:, :, 0]],
+        "by_neighbour": [_density(row) for row in few.logits.detach().softmax(-1)[:, :, 0]],
         "spread_over_inputs": float(probabilities[:, :, 0].std(1).median()),
-        "constant": 100 * constant_share(probabilities),
+        "constant": 100 * constant,
     }
 
 
@@ -193,8 +193,7 @@ def neighbour_detachment(model: nn.Module, x: Float[Tensor, "n ..."], scale: flo
 
 
 def _detachment(model: nn.Module, x: Tensor) -> float:
-    with torch.no_grad():
-        return float(detachment_loss(model, x))
+    return next(record.value for record in jacobians(model, [x]) if record.quantity == "detachment")
 
 
 def _density(values: Tensor) -> list[float]:

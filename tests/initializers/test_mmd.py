@@ -1,0 +1,234 @@
+import math
+
+import pytest
+import torch
+from torch import multiprocessing, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from cases import case, normal
+from states import randomness, state_of
+from theta0._forward_conditions import twice_differentiable
+from theta0.initializers import Mmd, mmd_
+from theta0.initializers.mmd_loss import Weights, mmd_terms
+from theta0.measurements import neighbours
+from theta0.measurements.perturbed_outputs import neighbourhood
+
+QUICK = {"perturbations": 12, "learning_rate": 1e-2, "generator": 3}
+
+
+def classifier(seed=0, classes=3):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, classes))
+
+
+def batches(count=3, size=8):
+    return [normal(size, 6, seed=i) for i in range(count)]
+
+
+def weights_of(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def reported(model, data, **options):
+    found = []
+    mmd_(model, data, report=found.append, **(QUICK | options))
+    return found[0]
+
+
+def test_it_makes_neighbours_more_uniform():
+    model = classifier()
+    with torch.no_grad():
+        model[4].bias.copy_(torch.tensor([4.0, 0.0, 0.0]))  # nearly every neighbour prefers the first class
+    before = {r.quantity: r.value for r in neighbours(model, batches(), perturbations=64, generator=0)}
+    result = reported(model, batches(), steps=300, perturbations=32)
+    after = {r.quantity: r.value for r in neighbours(model, batches(), perturbations=64, generator=0)}
+    assert after["uniformity"] < 0.5 * before["uniformity"]
+    assert after["degenerate_softmax_share"] < before["degenerate_softmax_share"]
+    assert result.after.loss < result.before.loss
+    assert result.after.detachment < result.before.detachment
+    assert result.steps == 300
+    assert len(result.losses) == 3
+    assert result.kept == 100 * (1 + min(range(3), key=lambda i: result.losses[i]))
+    assert result.cost > 300 * 32
+
+
+def test_labels_play_no_part():
+    bare, labelled = classifier(), classifier()
+    mmd_(bare, batches(), steps=4, **QUICK)
+    mmd_(labelled, [(x, torch.zeros(len(x))) for x in batches()], steps=4, **QUICK)
+    assert torch.equal(weights_of(bare), weights_of(labelled))
+
+
+def test_the_same_seed_repeats_and_another_does_not():
+    models = [mmd_(classifier(), batches(), steps=3, **(QUICK | {"generator": seed})) for seed in (1, 1, 2)]
+    one, two, other = (weights_of(model) for model in models)
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["norm and dropout", "tied", "frozen", "transformer, batch first", "cnn", "lstm"])
+def test_everything_but_trained_values_is_left_as_it_was(name):
+    model, data = case(name).model(), case(name).batches()
+    next(p for p in model.parameters() if p.requires_grad).grad = (
+        torch.ones(1).expand_as(next(p for p in model.parameters() if p.requires_grad)).clone()
+    )
+    before, random_before = state_of(model), randomness()
+    mmd_(model, data, steps=2, **(QUICK | {"perturbations": 4}))
+    after = state_of(model)
+    assert randomness() == random_before
+    assert before.keys() == after.keys()
+    trained = {n for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
+    for key in before:
+        if key in trained:
+            assert before[key][2] != after[key][2]
+            assert before[key][:2] + before[key][3:] == after[key][:2] + after[key][3:]
+        else:
+            assert before[key] == after[key], key
+
+
+def test_an_interrupt_keeps_the_best_so_far_and_an_error_the_start():
+    def stop_at(step, error):
+        def progress(done):
+            if done.step == step:
+                raise error
+
+        return progress
+
+    straight, interrupted, failed, found = classifier(), classifier(), classifier(), []
+    mmd_(straight, batches(), steps=100, **QUICK)
+    with pytest.raises(KeyboardInterrupt):
+        mmd_(
+            interrupted, batches(), steps=300, progress=stop_at(150, KeyboardInterrupt()), report=found.append, **QUICK
+        )
+    assert torch.equal(weights_of(interrupted), weights_of(straight))
+    assert found[0].interrupted
+    assert (found[0].steps, found[0].kept) == (150, 100)
+    with pytest.raises(RuntimeError, match="disk"):
+        mmd_(failed, batches(), steps=300, progress=stop_at(2, RuntimeError("disk")), **QUICK)
+    assert torch.equal(weights_of(failed), weights_of(classifier()))
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path):
+    data = TensorDataset(normal(30, 6))
+    loader = DataLoader(data, batch_size=8, shuffle=True, drop_last=True)
+    straight, resumed, file = classifier(), classifier(), tmp_path / "progress.safetensors"
+    whole = reported(straight, loader, steps=200)
+
+    def stop(done):
+        if done.step == 130:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mmd_(resumed, loader, steps=200, checkpoint=file, progress=stop, **QUICK)
+    fresh = classifier()
+    rest = reported(fresh, loader, steps=200, checkpoint=file, generator=99)  # the file's seed counts
+    assert rest.losses == pytest.approx(whole.losses, rel=1e-5)
+    torch.testing.assert_close(weights_of(fresh), weights_of(straight))
+    with pytest.raises(ValueError, match="progress of mmd_ on this model"):
+        mmd_(classifier(classes=5), loader, steps=200, checkpoint=file, **QUICK)
+
+
+def test_zero_steps_change_nothing_and_report_the_start():
+    model = classifier()
+    result = reported(model, batches(), steps=0)
+    assert torch.equal(weights_of(model), weights_of(classifier()))
+    assert result.before == result.after
+    assert result.kept == 0
+
+
+def test_beyond_ten_classes_sampled_ones_give_the_same_expectation():
+    model, x = classifier(classes=13).double(), normal(5, 6).double()
+    with twice_differentiable(model):
+        around = neighbourhood(model, x, 0.5)
+        only = Weights(0.0, 0.0, 1.0)
+        found = [
+            float(mmd_terms(around, x, only, seed, perturbations=2, memory=2**20).detachment) for seed in range(300)
+        ]
+    logits = model(x)
+    full = torch.autograd.functional.jacobian(lambda rows: model(rows), x)
+    assert logits.shape == (5, 13)
+    norms = {0: torch.stack([full[n, :, n] for n in range(5)]).norm(dim=-1)}
+    for cut in (1, 3):
+        hidden, rest = model[:cut](x), model[cut:]
+        part = torch.autograd.functional.jacobian(rest, hidden)
+        norms[cut] = torch.stack([part[n, :, n] for n in range(5)]).norm(dim=-1)
+    expected = float(torch.stack([(1 - n).square() for n in norms.values()]).amax(0).mean())
+    spread = torch.tensor(found).std() / math.sqrt(len(found))
+    assert abs(sum(found) / len(found) - expected) < 4 * float(spread)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"perturbations": 1}, "perturbations: expected at least two"),
+        ({"scale": 0.0}, "scale: expected a positive number"),
+        ({"learning_rate": math.nan}, "learning_rate: expected a positive number"),
+        ({"steps": -1}, "steps: expected"),
+        ({"model": nn.Linear(6, 1)}, "at least two logits"),
+        ({"model": nn.Sequential(nn.Linear(6, 3), nn.Flatten(0))}, "at least two logits"),
+        ({"model": nn.LazyLinear(3)}, "lazy"),
+        ({"model": nn.Linear(6, 3).requires_grad_(False)}, "requires a gradient"),
+        ({"batches": [normal(1, 6)]}, "at least two samples"),
+        ({"batches": [*batches(4), normal(1, 6)], "steps": 5}, "batch 4: expected at least two"),
+        ({"batches": [normal(8, 6) / 0]}, "finite"),
+        ({"batches": []}, "at least one batch"),
+        ({"batches": iter(batches(5)), "steps": 4}, "read only once"),
+        ({"batches": iter(batches())}, "no length"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_told_and_changes_nothing(change, message):
+    options = QUICK | {"steps": 2} | change
+    if "no length" in message:
+        options["steps"] = None
+    model, data = options.pop("model", None) or classifier(), options.pop("batches", batches())
+    before = [p.detach().clone() for p in model.parameters() if not isinstance(p, nn.UninitializedParameter)]
+    with pytest.raises(ValueError, match=message):
+        mmd_(model, data, **options)
+    for one, other in zip(before, model.parameters(), strict=False):
+        assert torch.equal(one, other)
+
+
+def test_exploding_weights_are_told():
+    model = classifier()
+    with torch.no_grad():
+        model[0].weight.fill_(1e30)
+    with pytest.raises(ValueError, match="finite"):
+        mmd_(model, batches(), steps=1, **QUICK)
+
+
+def _loss_and_gradient(rank, folder, world):
+    torch.set_num_threads(1)
+    if world > 1:
+        store = f"file://{folder}/store"
+        torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+    from theta0._ranks import summed
+
+    model, x = classifier().double(), normal(6, 6).double()
+    with twice_differentiable(model):
+        around = neighbourhood(model, x, 0.7)
+        terms = mmd_terms(around, x, Weights(1.0, 0.4, 1.0), 5, perturbations=9, memory=2**30)
+        terms.loss.backward()
+        gradient = torch.cat([summed(p.grad).flatten() for p in model.parameters()])
+    trained = classifier()
+    result: list[Mmd] = []
+    mmd_(trained, batches(), steps=3, report=result.append, **(QUICK | {"perturbations": 9, "generator": 3 + rank}))
+    torch.save((terms.loss.detach(), gradient, weights_of(trained)), f"{folder}/{world}-{rank}.pt")
+    if world > 1:
+        message = "none"
+        try:
+            mmd_(trained, [normal(6, 6, seed=rank)], steps=1, **QUICK)
+        except ValueError as error:
+            message = str(error)
+        assert "same batch on every rank" in message
+        torch.distributed.destroy_process_group()
+
+
+def test_two_processes_give_the_loss_and_gradient_of_one(tmp_path):
+    _loss_and_gradient(0, tmp_path, 1)
+    multiprocessing.spawn(_loss_and_gradient, args=(tmp_path, 2), nprocs=2)
+    alone = torch.load(tmp_path / "1-0.pt")
+    for rank in range(2):
+        together = torch.load(tmp_path / f"2-{rank}.pt")
+        for one, other in zip(alone, together, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
