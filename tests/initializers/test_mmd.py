@@ -16,6 +16,11 @@ from theta0.measurements.perturbed_outputs import neighbourhood
 QUICK = {"perturbations": 12, "learning_rate": 1e-2, "generator": 3}
 
 
+@pytest.fixture
+def short_windows(monkeypatch):
+    monkeypatch.setattr("theta0.initializers.mmd.WINDOW", 10)
+
+
 def classifier(seed=0, classes=3):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -36,21 +41,21 @@ def reported(model, data, **options):
     return found[0]
 
 
-def test_it_makes_neighbours_more_uniform():
+def test_it_makes_neighbours_more_uniform(short_windows):
     model = classifier()
     with torch.no_grad():
         model[4].bias.copy_(torch.tensor([4.0, 0.0, 0.0]))  # nearly every neighbour prefers the first class
     before = {r.quantity: r.value for r in neighbours(model, batches(), perturbations=64, generator=0)}
-    result = reported(model, batches(), steps=300, perturbations=32)
+    result = reported(model, batches(), steps=60, perturbations=24, learning_rate=3e-2)
     after = {r.quantity: r.value for r in neighbours(model, batches(), perturbations=64, generator=0)}
     assert after["uniformity"] < 0.5 * before["uniformity"]
     assert after["degenerate_softmax_share"] < before["degenerate_softmax_share"]
     assert result.after.loss < result.before.loss
     assert result.after.detachment < result.before.detachment
-    assert result.steps == 300
-    assert len(result.losses) == 3
-    assert result.kept == 100 * (1 + min(range(3), key=lambda i: result.losses[i]))
-    assert result.cost > 300 * 32
+    assert result.steps == 60
+    assert len(result.losses) == 6
+    assert result.kept == 10 * (1 + min(range(6), key=lambda i: result.losses[i]))
+    assert result.cost > 60 * 24
 
 
 def test_labels_play_no_part():
@@ -87,7 +92,7 @@ def test_everything_but_trained_values_is_left_as_it_was(name):
             assert before[key] == after[key], key
 
 
-def test_an_interrupt_keeps_the_best_so_far_and_an_error_the_start():
+def test_an_interrupt_keeps_the_best_so_far_and_an_error_the_start(short_windows):
     def stop_at(step, error):
         def progress(done):
             if done.step == step:
@@ -96,37 +101,35 @@ def test_an_interrupt_keeps_the_best_so_far_and_an_error_the_start():
         return progress
 
     straight, interrupted, failed, found = classifier(), classifier(), classifier(), []
-    mmd_(straight, batches(), steps=100, **QUICK)
+    mmd_(straight, batches(), steps=10, **QUICK)
     with pytest.raises(KeyboardInterrupt):
-        mmd_(
-            interrupted, batches(), steps=300, progress=stop_at(150, KeyboardInterrupt()), report=found.append, **QUICK
-        )
+        mmd_(interrupted, batches(), steps=30, progress=stop_at(15, KeyboardInterrupt()), report=found.append, **QUICK)
     assert torch.equal(weights_of(interrupted), weights_of(straight))
     assert found[0].interrupted
-    assert (found[0].steps, found[0].kept) == (150, 100)
+    assert (found[0].steps, found[0].kept) == (15, 10)
     with pytest.raises(RuntimeError, match="disk"):
-        mmd_(failed, batches(), steps=300, progress=stop_at(2, RuntimeError("disk")), **QUICK)
+        mmd_(failed, batches(), steps=30, progress=stop_at(2, RuntimeError("disk")), **QUICK)
     assert torch.equal(weights_of(failed), weights_of(classifier()))
 
 
-def test_a_run_goes_on_from_its_checkpoint(tmp_path):
+def test_a_run_goes_on_from_its_checkpoint(tmp_path, short_windows):
     data = TensorDataset(normal(30, 6))
     loader = DataLoader(data, batch_size=8, shuffle=True, drop_last=True)
     straight, resumed, file = classifier(), classifier(), tmp_path / "progress.safetensors"
-    whole = reported(straight, loader, steps=200)
+    whole = reported(straight, loader, steps=20)
 
     def stop(done):
-        if done.step == 130:
+        if done.step == 13:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        mmd_(resumed, loader, steps=200, checkpoint=file, progress=stop, **QUICK)
+        mmd_(resumed, loader, steps=20, checkpoint=file, progress=stop, **QUICK)
     fresh = classifier()
-    rest = reported(fresh, loader, steps=200, checkpoint=file, generator=99)  # the file's seed counts
+    rest = reported(fresh, loader, steps=20, checkpoint=file, generator=99)  # the file's seed counts
     assert rest.losses == pytest.approx(whole.losses, rel=1e-5)
     torch.testing.assert_close(weights_of(fresh), weights_of(straight))
     with pytest.raises(ValueError, match="progress of mmd_ on this model"):
-        mmd_(classifier(classes=5), loader, steps=200, checkpoint=file, **QUICK)
+        mmd_(classifier(classes=5), loader, steps=20, checkpoint=file, **QUICK)
 
 
 def test_zero_steps_change_nothing_and_report_the_start():
@@ -143,7 +146,7 @@ def test_beyond_ten_classes_sampled_ones_give_the_same_expectation():
         around = neighbourhood(model, x, 0.5)
         only = Weights(0.0, 0.0, 1.0)
         found = [
-            float(mmd_terms(around, x, only, seed, perturbations=2, memory=2**20).detachment) for seed in range(300)
+            float(mmd_terms(around, x, only, seed, perturbations=2, memory=2**20).detachment) for seed in range(100)
         ]
     logits = model(x)
     full = torch.autograd.functional.jacobian(lambda rows: model(rows), x)
@@ -221,6 +224,7 @@ def _loss_and_gradient(rank, folder, world):
         except ValueError as error:
             message = str(error)
         assert "same batch on every rank" in message
+        torch.distributed.barrier()  # gloo aborts where a peer leaves first
         torch.distributed.destroy_process_group()
 
 

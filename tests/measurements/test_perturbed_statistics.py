@@ -13,7 +13,7 @@ from theta0.measurements.degeneracy import degenerate_loss
 from theta0.measurements.perturbed_outputs import neighbourhood, sampled
 from theta0.measurements.simplex_discrepancy import discrepancy
 
-DRAWS, PERTURBATIONS, SAMPLES, CLASSES, DIRECTIONS = 2000, 96, 3, 2, 20
+DRAWS, PERTURBATIONS, SAMPLES, CLASSES, DIRECTIONS = 2000, 48, 3, 2, 20
 SCALE = 1.0
 
 

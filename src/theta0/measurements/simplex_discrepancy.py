@@ -70,15 +70,19 @@ class _Pairs:
         inner: flat places of pairs i < j among the points.
         outer: likewise among the uniform ones.
         squares: room for the squared distances of all pairs.
-        work: room for powers of the kernel.
+        power: room for powers of the kernel.
+        kernel: room for their sum.
         slope: room for derivatives.
+        grid: room for two matrices of differences; memory fresh at every step costs as much as the arithmetic.
     """
 
     inner: Tensor
     outer: Tensor
     squares: Tensor
-    work: Tensor
+    power: Tensor
+    kernel: Tensor
     slope: Tensor
+    grid: Tensor
 
 
 def _pairs(points: int, uniform: int, like: Tensor) -> _Pairs:
@@ -88,8 +92,9 @@ def _pairs(points: int, uniform: int, like: Tensor) -> _Pairs:
 
     inner, outer = upper(points), upper(uniform)
     total = len(inner) + points * uniform + len(outer)
-    squares, work, slope = (torch.empty(total, dtype=like.dtype, device=like.device) for _ in range(3))
-    return _Pairs(inner, outer, squares, work, slope)
+    squares, power, kernel, slope = (like.new_empty(total) for _ in range(4))
+    grid = like.new_empty(2, max(points, uniform) ** 2)
+    return _Pairs(inner, outer, squares, power, kernel, slope, grid)
 
 
 def _one_sample(points: Tensor, uniform: Tensor, pairs: _Pairs) -> tuple[Tensor, Tensor]:
@@ -97,20 +102,20 @@ def _one_sample(points: Tensor, uniform: Tensor, pairs: _Pairs) -> tuple[Tensor,
     count, others = len(points), len(uniform)
     first, last = len(pairs.inner), len(pairs.inner) + count * others
     squares = pairs.squares
-    torch.take(_squares(points, points), pairs.inner, out=squares[:first])
-    squares[first:last] = _squares(points, uniform).flatten()
-    torch.take(_squares(uniform, uniform), pairs.outer, out=squares[last:])
+    torch.take(_squares(points, points, pairs.grid), pairs.inner, out=squares[:first])
+    squares[first:last] = _squares(points, uniform, pairs.grid).flatten()
+    torch.take(_squares(uniform, uniform, pairs.grid), pairs.outer, out=squares[last:])
     half_inverse = 0.5 / _median(squares).clamp_min(torch.finfo(points.dtype).tiny * 1e6)
     kernel, slope = _kernel(squares, half_inverse, pairs)
     weights = 2 / (count * (count - 1)), -2 / (count * others), 2 / (others * (others - 1))
     value = weights[0] * kernel[:first].sum() + weights[1] * kernel[first:last].sum() + weights[2] * kernel[last:].sum()
-    inner = torch.zeros(count * count, dtype=points.dtype, device=points.device)
+    inner = pairs.grid[0, : count * count].zero_()
     inner[pairs.inner] = slope[:first]
-    inner = inner.view(count, count)
-    inner = inner + inner.mT
+    inner = inner.view(count, count)  # the upper triangle of a symmetric matrix
     cross = slope[first:last].view(count, others)
-    derivative = weights[0] * (inner.sum(1, keepdim=True) * points - inner @ points)
-    derivative += weights[1] * (cross.sum(1, keepdim=True) * points - cross @ uniform)
+    rows = points.mT.contiguous()  # classes × points: the products are several times as fast this way round
+    derivative = ((inner.sum(1) + inner.sum(0)) * rows - rows @ inner.mT - rows @ inner).mT
+    derivative = weights[0] * derivative + weights[1] * (cross.sum(1) * rows - uniform.mT.contiguous() @ cross.mT).mT
     return value, derivative.mul_(-2 * half_inverse)
 
 
@@ -123,9 +128,7 @@ def _kernel(squares: Tensor, half_inverse: Tensor, pairs: _Pairs) -> tuple[Tenso
         Their sum, and minus its derivative with respect to half_inverse · squares.
     """
     floor = 0.24 * math.log(torch.finfo(squares.dtype).tiny)
-    power, slope = pairs.work, pairs.slope
-    kernel = torch.zeros_like(squares)
-    slope.zero_()
+    power, kernel, slope = pairs.power, pairs.kernel.zero_(), pairs.slope.zero_()
     for bandwidth in range(_LARGEST, _SMALLEST - 1, -3):
         torch.mul(squares, -half_inverse * 0.25**bandwidth, out=power)
         power.clamp_min_(floor).exp_()
@@ -140,13 +143,14 @@ def _kernel(squares: Tensor, half_inverse: Tensor, pairs: _Pairs) -> tuple[Tenso
     return kernel, slope
 
 
-def _squares(one: Tensor, other: Tensor) -> Tensor:
-    """‖u - v‖² for all u and v."""
+def _squares(one: Tensor, other: Tensor, grid: Tensor) -> Tensor:
+    """‖u - v‖² for all u and v, in the room given."""
     if one.shape[1] > _FEW_CLASSES:
         return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist").square_()
-    total = torch.zeros(len(one), len(other), dtype=one.dtype, device=one.device)
-    for a, b in zip(one.unbind(1), other.unbind(1), strict=True):
-        difference = a[:, None] - b[None, :]
+    total, difference = grid[:, : len(one) * len(other)].view(2, len(one), len(other))
+    total.zero_()
+    for a, b in zip(one.T[:, :, None], other.T[:, None, :], strict=True):
+        torch.sub(a, b, out=difference)
         total.addcmul_(difference, difference)
     return total
 
