@@ -147,7 +147,7 @@ def _squares(one: Tensor, other: Tensor, grid: Tensor) -> Tensor:
     """‖u - v‖² for all u and v, in the room given."""
     if one.shape[1] > _FEW_CLASSES:
         return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist").square_()
-    total, difference = grid[:, : len(one) * len(other)].view(2, len(one), len(other))
+    total, difference = grid[:, : len(one) * len(other)].view(2, len(one), len(other)).unbind(0)
     total.zero_()
     for a, b in zip(one.T[:, :, None], other.T[:, None, :], strict=True):
         torch.sub(a, b, out=difference)
