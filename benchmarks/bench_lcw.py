@@ -1,13 +1,19 @@
-"""Forward + backward of one constrained Linear against the plain layer, in fresh processes.
+"""What a constrained weight costs: lone Linear layers, ResNet-18, and the 50-layer network of kutsuna2019lcw Fig. 5.
 
-`python benchmarks/bench_lcw.py --out benchmarks/results/lcw.json` (seven minutes; `--quick` one).
+`python benchmarks/bench_lcw.py --out benchmarks/results/lcw.json` (half an hour on one core; `--quick` takes a fifth;
+`--case mlp50` one case, may be given several times).
 
-Within a process all kinds take turns, round after round; a round's ratio is a kind's time over the plain layer's of
-the same round; a process reports the median over its rounds; the file holds the median over processes, with the least
-and the largest.
+A lone layer's time is forward and backward, a network's is a whole training step: forward, backward and an SGD step.
+Within a process all kinds take turns, round after round; a round's ratio is a kind's time over the plain one's of the
+same round; a process reports the median over its rounds; the file holds the median over processes, with the least and
+the largest. One thread, denormals flushed, and networks that start from weights under which nothing vanishes: the same
+zero-sum weights for all kinds.
 """
 
 import argparse
+import copy
+import functools
+import itertools
 import json
 import os
 import platform
@@ -19,66 +25,120 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from resnet18 import resnet18
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
 
-from theta0.parametrizations import linearly_constrained
+from theta0.initializers import unit_variance_
+from theta0.parametrizations import linearly_constrained, parametrize_, remove_
 
-# (in = out, batch): rounds
-CASES = {(256, 128): 400, (1024, 128): 100, (1024, 1024): 40, (4096, 128): 10}
+Step = Callable[[], None]
+# lone layers: in = out, batch; rounds
+LAYERS = {"256x128": 400, "1024x128": 100, "1024x1024": 40, "4096x128": 10}
+NETWORKS = {"mlp50": 30, "resnet18": 3}
+CASES = {**LAYERS, **NETWORKS}
+
+
+@functools.cache
+def qr_basis(fan_in: int) -> Tensor:
+    """An orthonormal basis of 1^⊥ from the QR factors of [I; -1ᵀ] (kutsuna2019lcw App. B)."""
+    return torch.linalg.qr(torch.cat([torch.eye(fan_in - 1), -torch.ones(1, fan_in - 1)])).Q
 
 
 class QRBasis(nn.Module):
-    """w = B v with a stored orthonormal basis B of 1^⊥ from the QR factors of [I; -1ᵀ] (kutsuna2019lcw §3.2)."""
+    """w = B v with a stored basis B, as in the source."""
 
     basis: Tensor
 
-    def __init__(self, fan_in: int):
+    def __init__(self, weight: Tensor):
         super().__init__()
-        spanning = torch.cat([torch.eye(fan_in - 1), -torch.ones(1, fan_in - 1)])
-        self.register_buffer("basis", torch.linalg.qr(spanning).Q)
+        self.shape = weight.shape
+        self.register_buffer("basis", qr_basis(weight[0].numel()))
 
     def forward(self, v: Tensor) -> Tensor:
         """W = V Bᵀ."""
-        return v @ self.basis.T
+        return (v @ self.basis.T).reshape(self.shape)
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         """V = W B."""
-        return weight @ self.basis
+        return weight.flatten(1) @ self.basis
 
 
-KINDS: dict[str, Callable[[nn.Linear], nn.Module]] = {
+def with_qr_basis(layer: nn.Module) -> nn.Module:
+    return parametrize.register_parametrization(layer, "weight", QRBasis(layer.weight))  # type: ignore[arg-type]
+
+
+KINDS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "plain": lambda layer: layer,
     "lcw_ambient": linearly_constrained,
     "lcw_orthonormal": lambda layer: linearly_constrained(layer, coordinates="orthonormal"),
     "weight_norm": weight_norm,
-    "qr_basis": lambda layer: parametrize.register_parametrization(layer, "weight", QRBasis(layer.in_features)),
+    "qr_basis": with_qr_basis,
 }
 
 
-def seconds(layer: nn.Module, inputs: Tensor, upstream: Tensor) -> float:
+def every_layer(model: nn.Module, make: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    for layer in [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]:
+        make(layer)
+    return model
+
+
+def lone_layers(width: int, batch: int) -> dict[str, Step]:
     """One forward and backward, gradients of the input included (the layer is a hidden one)."""
-    layer.zero_grad(set_to_none=True)
-    inputs.grad = None
-    begin = time.perf_counter()
-    layer(inputs).backward(upstream)
-    return time.perf_counter() - begin
-
-
-def measure(width: int, batch: int, rounds: int) -> dict[str, dict[str, float]]:
-    """All kinds in turn; every round starts with the next kind, so that none always follows the same one."""
     generator = torch.Generator().manual_seed(0)
-    layers = {kind: make(nn.Linear(width, width)) for kind, make in KINDS.items()}
     inputs = torch.randn(batch, width, generator=generator).requires_grad_()
     upstream = torch.randn(batch, width, generator=generator)
-    times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    order = list(KINDS)
-    for turn in range(-2, rounds):  # two rounds to warm up
+
+    def step(layer: nn.Module) -> None:
+        layer.zero_grad(set_to_none=True)
+        inputs.grad = None
+        layer(inputs).backward(upstream)
+
+    return {kind: functools.partial(step, make(nn.Linear(width, width))) for kind, make in KINDS.items()}
+
+
+def mlp50() -> tuple[nn.Module, Tensor]:
+    """50 hidden layers of 256 sigmoid units, at batch 128 (kutsuna2019lcw Fig. 5)."""
+    widths = [784] + [256] * 50
+    hidden = [m for i, o in itertools.pairwise(widths) for m in (nn.Linear(i, o), nn.Sigmoid())]
+    return nn.Sequential(*hidden, nn.Linear(256, 10)), torch.randn(128, 784)
+
+
+def networks(name: str) -> dict[str, Step]:
+    """One training step of each kind, from the same zero-sum start of unit variance."""
+    torch.manual_seed(0)
+    model, inputs = mlp50() if name == "mlp50" else (resnet18(), torch.randn(64, 3, 32, 32))
+    targets = torch.randint(0, 10, (len(inputs),))
+    parametrize_(model, "lcw")
+    if name == "mlp50":
+        unit_variance_(model, [inputs])
+    remove_(model)
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+    steps: dict[str, Step] = {}
+    for kind, make in KINDS.items():
+        net = every_layer(copy.deepcopy(model), make)
+        steps[kind] = functools.partial(
+            step, net, torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+        )
+    return steps
+
+
+def measure(steps: dict[str, Step], rounds: int) -> dict[str, dict[str, float]]:
+    """All kinds in turn; every round starts with the next kind, so that none always follows the same one."""
+    times: dict[str, list[float]] = {kind: [] for kind in steps}
+    order = list(steps)
+    for turn in range(-1 if rounds < 10 else -2, rounds):  # the first rounds warm up
         for kind in order[turn % len(order) :] + order[: turn % len(order)]:
-            taken = seconds(layers[kind], inputs, upstream)
+            begin = time.perf_counter()
+            steps[kind]()
             if turn >= 0:
-                times[kind].append(taken)
+                times[kind].append(time.perf_counter() - begin)
     return {
         kind: {
             "ratio": statistics.median(t / p for t, p in zip(taken, times["plain"], strict=True)),
@@ -88,18 +148,18 @@ def measure(width: int, batch: int, rounds: int) -> dict[str, dict[str, float]]:
     }
 
 
-def worker(width: int, batch: int, rounds: int, threads: int) -> None:
+def worker(case: str, rounds: int, threads: int) -> None:
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
-    print(json.dumps(measure(width, batch, rounds)))
+    steps = lone_layers(*map(int, case.split("x"))) if case in LAYERS else networks(case)
+    print(json.dumps(measure(steps, rounds)))
 
 
-def fresh_process(width: int, batch: int, rounds: int, threads: int) -> dict[str, dict[str, float]]:
-    arguments = [str(x) for x in (width, batch, rounds, threads)]
+def fresh_process(case: str, rounds: int, threads: int) -> dict[str, dict[str, float]]:
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    command = [sys.executable, __file__, "--worker", *arguments]
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    command = [sys.executable, __file__, "--worker", case, str(rounds), str(threads)]
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, dict[str, float]] = json.loads(done.stdout)
     return result
 
@@ -121,26 +181,32 @@ def cpu_model() -> str:
     return names[0] if names else platform.processor()
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--case", action="append", choices=list(CASES), help="only this case; may be repeated")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="two processes, a fifth of the rounds")
-    parser.add_argument("--worker", type=int, nargs=4, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
     if given.worker:
-        worker(*given.worker)
+        worker(given.worker[0], int(given.worker[1]), int(given.worker[2]))
         return
     processes, share = (2, 5) if given.quick else (given.processes, 1)
     results = []
-    for (width, batch), rounds in CASES.items():
-        runs = [fresh_process(width, batch, max(2, rounds // share), given.threads) for _ in range(processes)]
+    for case in given.case or CASES:
+        rounds = max(2, CASES[case] // share)
+        runs = [fresh_process(case, rounds, given.threads) for _ in range(processes)]
         kinds = {kind: over_processes(runs, kind) for kind in KINDS}
-        results.append({"in": width, "out": width, "batch": batch, "rounds": max(2, rounds // share), "kinds": kinds})
+        results.append({"case": case, "rounds": rounds, "kinds": kinds})
         for kind, figures in kinds.items():
             spread = f"[{figures['ratio_min']:.3f}, {figures['ratio_max']:.3f}]"
-            print(f"{width:5d}² batch {batch:4d} {kind:16s} {figures['ratio']:7.3f} {spread}", flush=True)
+            print(f"{case:10s} {kind:16s} {figures['ratio']:7.3f} {spread}", flush=True)
     environment = {
         "torch": torch.__version__,
         "python": platform.python_version(),

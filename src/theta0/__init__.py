@@ -5,7 +5,8 @@
     diagnosis = theta0.diagnose(model, batches, "cross_entropy")   # reads the model, never changes it
     treatment = theta0.treat(model, batches, "cross_entropy")      # changes it only if that is proven better
 
-Verbs: `diagnose`, `treat`, `suggest_learning_rate`, `top_eigenvalue`, `save_start`, `load_start_`.
+Verbs: `diagnose`, `treat`, `suggest_learning_rate`, `top_eigenvalue`, `save_start`, `load_start_`,
+`parametrize_`, `remove_`.
 Results: `Diagnosis`, `Finding`, `Treatment`, `LearningRate`, `Run`, `Record`.
 Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `theta0.parametrizations`, `theta0.layers`.
 """
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from theta0._records import Record
     from theta0.curvature import LearningRate, suggest_learning_rate, top_eigenvalue
     from theta0.diagnosis import Diagnosis, Finding, diagnose
+    from theta0.parametrizations import parametrize_, remove_
     from theta0.treatment import Run, Treatment, load_start_, save_start, treat
 
 # Names load on first use (PEP 562), so that `theta0 --help` does not wait for torch.
@@ -42,6 +44,8 @@ _HOMES = {
     "Run": "theta0.treatment",
     "Treatment": "theta0.treatment",
     "load_start_": "theta0.treatment",
+    "parametrize_": "theta0.parametrizations",
+    "remove_": "theta0.parametrizations",
     "save_start": "theta0.treatment",
     "suggest_learning_rate": "theta0.curvature",
     "top_eigenvalue": "theta0.curvature",
@@ -75,6 +79,8 @@ __all__ = [
     "load_start_",
     "measurements",
     "parametrizations",
+    "parametrize_",
+    "remove_",
     "reports",
     "save_start",
     "suggest_learning_rate",

@@ -7,6 +7,7 @@ nothing is installed on the user's model. Scripted modules are invisible.
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,7 @@ _LINEAR_MAPS: dict[Callable[..., Any], _Signature] = {
     Tensor.__matmul__: ("matmul", 0, 1, None, -1),
 }
 _KEYWORDS = ("input", "weight", "bias")
+_WATCHING: ContextVar[bool] = ContextVar("theta0 watches calls", default=False)
 _RECURRENT = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 
 
@@ -230,4 +232,14 @@ def watch(
         warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_Watch(owners, observers))
+        stack.callback(_WATCHING.reset, _WATCHING.set(True))
         yield owners
+
+
+def watching() -> bool:
+    """Whether calls are being watched: a layer then applies its weight to its input and takes no short cut.
+
+    Returns:
+        True inside `watch`.
+    """
+    return _WATCHING.get()

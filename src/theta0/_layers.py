@@ -104,7 +104,7 @@ def geometry(
     """How a convolution lies on its input.
 
     Args:
-        call: a call of kind conv.
+        call: a call of kind conv or conv_transpose.
         axes: how many spatial axes.
         kernel: the kernel's size along them.
 
@@ -113,6 +113,8 @@ def geometry(
     """
     positional, named = call.options
     defaults = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+    if call.kind == "conv_transpose":  # another order
+        defaults = {"stride": 1, "padding": 0, "output_padding": 0, "groups": 1, "dilation": 1}
     given = {**defaults, **dict(zip(defaults, positional, strict=False)), **named}
 
     def each(value: Any) -> list[int]:

@@ -35,6 +35,7 @@ def test_relu(relu):
         factors = variance_factors(relu, sigma)
         assert factors.forward == pytest.approx((1 - 1 / math.pi) / 2, rel=1e-10)
         assert factors.backward == pytest.approx(0.5, rel=1e-10)
+        assert factors.mean == pytest.approx(sigma / math.sqrt(2 * math.pi), rel=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,7 @@ def test_smooth_activations_by_gauss_hermite(module, value, slope):
         factors = variance_factors(module, sigma)
         assert factors.forward == pytest.approx(weights @ (a - weights @ a) ** 2 / sigma**2, rel=1e-8)
         assert factors.backward == pytest.approx(weights @ d**2, rel=1e-8)
+        assert factors.mean == pytest.approx(weights @ a, rel=1e-8, abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from cases import CASES, case, flat, mlp
 from states import state_of
 from theta0._checkpoints import plain_tensors
 from theta0._models import unwrapped
-from theta0.parametrizations import is_linearly_constrained, linearly_constrained
+from theta0.parametrizations import is_linearly_constrained, linearly_constrained, parametrize_
 from theta0.treatment import REMEDIES, load_start_, save_start
 
 
@@ -60,6 +60,24 @@ def test_a_model_already_constrained_is_loaded_through_its_constraint(coordinate
     load_start_(fresh, path)
     torch.testing.assert_close(fresh[0].weight, model[0].weight, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(fresh(flat()[0][0]), model(flat()[0][0]), rtol=1e-4, atol=1e-5)
+
+
+def test_attention_and_recurrent_weights_come_back_constrained(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.lstm = nn.MultiheadAttention(4, 2, batch_first=True), nn.LSTM(4, 3, batch_first=True)
+
+        def forward(self, x):
+            return self.lstm(self.attention(x, x, x)[0])[0]
+
+    model = parametrize_(Net(), "lcw")
+    fresh = load_start_(Net(), save_start(model, tmp_path / "start.safetensors"))
+    for layer, name in ((fresh.attention, "in_proj_weight"), (fresh.attention.out_proj, "weight")):
+        assert is_linearly_constrained(layer, name)
+    assert is_linearly_constrained(fresh.lstm, "weight_hh_l0")
+    x = torch.randn(2, 5, 4)
+    torch.testing.assert_close(fresh(x), model(x), rtol=1e-5, atol=1e-6)
 
 
 def test_a_tensor_of_two_names_is_written_once_and_stays_tied(tmp_path):

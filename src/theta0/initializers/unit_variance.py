@@ -5,22 +5,25 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import init
-from torch.nn.utils import parametrize
+from torch import nn
 
-from theta0._batches import Batch, initialised, materialised
-from theta0._calls import LinearCall, watch
-from theta0._layers import Layer, layers
-from theta0._models import outputs_of
-from theta0._moments import Moments, merged, moments
-from theta0._randomness import Randomness, streams
-from theta0._untouched import randomness_snapshot, snapshot
+from theta0._batches import initialised, materialised
+from theta0._calls import LinearCall
+from theta0._layers import layers
+from theta0._moments import Moments, moments
+from theta0._randomness import Randomness
+from theta0.initializers._layerwise import (
+    Goal,
+    Key,
+    all_or_nothing,
+    draw_weights,
+    multiply,
+    refuse_constant,
+    swept,
+)
 
-_SWEEPS = 10
+_NAME = "unit_variance_"
 _TOLERANCE = 0.1
-_SKIPPED = {"embedding": "an embedding looks up and does not sum", "recurrent": "its gates are not visible"}
 
 
 @dataclass(frozen=True)
@@ -84,164 +87,67 @@ def unit_variance_(
         raise ValueError(f"draw: expected None, 'normal' or 'orthogonal', got {draw!r}")
     inner = initialised(model)
     found = materialised(batches, inner, max_batches=max_batches)
-    restore, restore_randomness = snapshot(inner), randomness_snapshot()
-    buffers = [(buffer, buffer.clone()) for buffer in inner.buffers()]
-    state = _State(std, frozenset(skip))
-    try:
+    to_std = _ToDeviation(std)
+    with all_or_nothing(inner):
         if draw is not None:
-            _draw(draw, generator, state, layers(inner, found[0]))
-        result = _converge(inner, found, state)
-    except BaseException:
-        restore()
-        raise
-    finally:
-        restore_randomness()
-    for buffer, value in buffers:
-        buffer.copy_(value)
+            draw_weights(draw, generator, skip, layers(inner, found[0]))
+        sweeps = swept(inner, found, skip, _pooled, to_std.adjust, to_std.is_off)
     if report is not None:
-        report(result)
+        names = sweeps.names
+        report(
+            UnitVariance(
+                scales={names[key]: scale for key, scale in to_std.scales.items()},
+                deviations={names[key]: _deviation(pooled) for key, pooled in sweeps.pooled.items()},
+                skipped=sweeps.skipped,
+                unconverged=tuple(names[key] for key in sweeps.unconverged),
+                sweeps=sweeps.count,
+            )
+        )
     return model
 
 
+def _pooled(call: LinearCall) -> Moments:
+    return moments(call.output.flatten())
+
+
+def _deviation(found: Moments) -> float:
+    return math.sqrt(float(found.variance))
+
+
 @dataclass
-class _State:  # shared by the sweeps' observers
-    """What the sweeps know of each weight, by the key of its tensor."""
-
+class _ToDeviation:  # shared by the observers of the passes
     std: float
-    skip: frozenset[str]
-    names: dict[int, str] = field(default_factory=dict)
-    scales: dict[int, float] = field(default_factory=dict)
-    first_share: dict[int, float] = field(default_factory=dict)  # deviation at the first call over the pooled one
-    skipped: dict[str, str] = field(default_factory=dict)
+    scales: dict[Key, float] = field(default_factory=dict)
+
+    def is_off(self, key: Key, pooled: Moments) -> bool:
+        return not abs(_deviation(pooled) / self.std - 1) <= _TOLERANCE
+
+    def adjust(self, call: LinearCall, key: Key, goal: Goal) -> bool:
+        """Bring a weight's first call to its wanted deviation, output and all.
+
+        Returns:
+            Whether anything was changed.
+
+        Raises:
+            ValueError: the output does not vary, or is not finite.
+        """
+        had_bias = _remove_bias(call)
+        deviation = _deviation(_pooled(call))
+        if not (math.isfinite(deviation) and deviation > 0):
+            refuse_constant(_NAME, call, deviation)
+        scale = self.std * float(goal.deviation) / deviation
+        if abs(scale - 1) < _TOLERANCE / 5:
+            return had_bias
+        multiply(call, scale, _NAME)
+        self.scales[key] = self.scales.get(key, 1.0) * scale
+        call.output.mul_(scale)
+        return True
 
 
-def _converge(model: nn.Module, batches: list[Batch], state: _State) -> UnitVariance:
-    for sweeps in range(1, _SWEEPS + 1):  # noqa: B007 - how many were needed is reported
-        changed, pooled = _sweep(model, batches, state)
-        off = [key for key, deviation in pooled.items() if not abs(deviation / state.std - 1) <= _TOLERANCE]
-        if not changed and not off:
-            break
-    names = state.names
-    return UnitVariance(
-        scales={names[key]: scale for key, scale in state.scales.items()},
-        deviations={names[key]: deviation for key, deviation in pooled.items()},
-        skipped=state.skipped,
-        unconverged=tuple(names[key] for key in off),
-        sweeps=sweeps,
-    )
-
-
-def _sweep(model: nn.Module, batches: list[Batch], state: _State) -> tuple[bool, dict[int, float]]:
-    """One pass over the batches; a weight is scaled at its first call, and the output of that call with it.
-
-    Returns:
-        Whether any weight was changed, and each weight's deviation over all its calls.
-    """
-    first: dict[int, float] = {}
-    seen: dict[int, Moments] = {}
-    changed = False
-
-    def observe(call: LinearCall) -> None:
-        nonlocal changed
-        reason = _reason_to_skip(call, state)
-        if reason is not None:
-            state.skipped.setdefault(call.owner.layer, reason)
-            return
-        key = _key(call)
-        state.names.setdefault(key, call.owner.layer)
-        if key not in first:
-            changed |= _scaled(call, key, state)
-            first[key] = _deviation(call)
-        new = moments(call.output.flatten())
-        seen[key] = merged(seen[key], new) if key in seen else new
-
-    with torch.no_grad(), watch(model, observe):
-        for batch in batches:
-            outputs_of(model, batch.inputs)
-    pooled = {key: math.sqrt(float(m.variance)) for key, m in seen.items()}
-    state.first_share = {key: first[key] / deviation for key, deviation in pooled.items() if deviation > 0}
-    return changed, pooled
-
-
-def _scaled(call: LinearCall, key: int, state: _State) -> bool:
-    """Bring a weight's first call to its wanted deviation, output and all; whether anything was changed."""
+def _remove_bias(call: LinearCall) -> bool:
     bias = call.bias
-    had_bias = bias is not None and bias.requires_grad and bool(bias.any())
-    if bias is not None and had_bias:
-        shape = [-1] + [1] * (-call.unit_axis - 1)
-        call.output.sub_(bias.reshape(shape))
-        bias.zero_()
-    deviation = _deviation(call)
-    if not (math.isfinite(deviation) and deviation > 0):
-        how = "does not vary" if deviation == 0 else "is not finite"
-        raise ValueError(
-            f"unit_variance_: layer {call.layer!r}: expected an output that varies, got one that {how} "
-            f"(standard deviation {deviation}); draw its weight anew, or leave it alone with "
-            f"skip=[{call.owner.layer!r}]"
-        )
-    scale = state.std * state.first_share.get(key, 1.0) / deviation
-    if abs(scale - 1) < _TOLERANCE / 5:
-        return had_bias
-    _multiply(call, scale)
-    state.scales[key] = state.scales.get(key, 1.0) * scale
-    call.output.mul_(scale)
+    if bias is None or not bias.requires_grad or not bool(bias.any()):
+        return False
+    call.output.sub_(bias.reshape([-1] + [1] * (-call.unit_axis - 1)))
+    bias.zero_()
     return True
-
-
-def _multiply(call: LinearCall, scale: float) -> None:
-    """Scale a weight where it is kept: a parameter or a view of one in place, else through its parametrization."""
-    owner = call.owner
-    if parametrize.is_parametrized(owner.module, owner.attribute):
-        setattr(owner.module, owner.attribute, getattr(owner.module, owner.attribute) * scale)
-        reached = getattr(owner.module, owner.attribute)
-        if not torch.allclose(reached, call.weight * scale, rtol=0.01, atol=1e-6 * float(reached.abs().max())):
-            raise ValueError(
-                f"unit_variance_: layer {owner.layer!r}: expected a weight that can be scaled, but its parametrization "
-                f"does not follow an assignment; remove it, or leave the layer alone with skip=[{owner.layer!r}]"
-            )
-    else:
-        call.weight.data.mul_(scale)
-
-
-def _reason_to_skip(call: LinearCall, state: _State) -> str | None:
-    owner = call.owner
-    if call.kind in _SKIPPED:
-        return _SKIPPED[call.kind]
-    if owner.layer in state.skip:
-        return "skipped as asked"
-    kept = dict(owner.module.named_parameters())
-    short = [name for name in kept if any(full == name or full.endswith(f".{name}") for full in owner.parameters)]
-    if any(not kept[name].requires_grad for name in short):
-        return "frozen"
-    if owner.attribute not in kept and not parametrize.is_parametrized(owner.module, owner.attribute):
-        return "computed by a hook before each forward pass"
-    return None
-
-
-def _key(call: LinearCall) -> int:
-    """Tied weights share a key: the parameter's identity, or that of a parametrized module."""
-    if parametrize.is_parametrized(call.owner.module, call.owner.attribute):
-        return id(call.owner.module)
-    return id(call.weight if call.weight._base is None else call.weight._base)
-
-
-def _deviation(call: LinearCall) -> float:
-    return math.sqrt(float(moments(call.output.flatten()).variance))
-
-
-def _draw(draw: str, generator: Randomness, state: _State, found: list[Layer]) -> None:
-    """Draw new weights, each from the stream of its name; half precision is drawn in float32."""
-    stream = streams(generator)
-    drawn: Callable[..., Tensor] = init.normal_ if draw == "normal" else init.orthogonal_
-    for layer in found:
-        usable = layer.kind not in _SKIPPED and not layer.frozen and layer.path not in state.skip
-        if not usable:
-            continue
-        with torch.no_grad():
-            weight: Tensor = getattr(layer.module, layer.attribute)
-            fresh = torch.empty(weight.shape, dtype=torch.promote_types(weight.dtype, torch.float32))
-            drawn(fresh, generator=stream(layer.parameters[0]))
-            if layer.parametrized:
-                setattr(layer.module, layer.attribute, fresh.to(weight))
-            else:
-                weight.copy_(fresh)

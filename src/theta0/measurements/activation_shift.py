@@ -21,7 +21,8 @@ from theta0._untouched import untouched
 class NeuronShift:
     r"""The two sides of $E[w·a + b] = ‖w‖ ‖μ‖ \cos∠(w, μ) + b$ for every neuron of one layer, μ = E[a].
 
-    For convolutions a neuron is an output channel and a the unfolded patch. All in float64.
+    For convolutions a neuron is an output channel and a the unfolded patch; for transposed ones, which are convolutions
+    of an input spread out by zeros, the patch with these zeros. All in float64.
 
     Attributes:
         observed: mean preactivation over samples and positions.
@@ -45,7 +46,7 @@ class NeuronShift:
 def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int | None = 4) -> dict[str, NeuronShift]:
     """Measure the activation shift of every neuron (kutsuna2019lcw, Proposition 2).
 
-    Linear, Conv1d-3d layers and matrix products by a parameter are measured; embeddings, transposed convolutions and
+    Linear, Conv1d-3d and ConvTranspose1d-3d layers and matrix products by a parameter are measured; embeddings and
     recurrent layers are not, since their units have no one input vector.
 
     Args:
@@ -62,7 +63,7 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
     sums: dict[str, _Sums] = {}
 
     def seen(call: LinearCall) -> None:
-        if call.kind in ("linear", "conv", "matmul"):
+        if call.kind in _INPUTS:
             new = _sums(call)
             sums[call.layer] = new if call.layer not in sums else sums[call.layer].plus(new)
 
@@ -127,30 +128,61 @@ class _Sums:
 
 def _sums(call: LinearCall) -> _Sums:
     z = call.output.detach().double().movedim(call.unit_axis, -1).flatten(0, -2)
-    weight = call.weight.detach().double()
-    weight = weight.T if call.kind == "matmul" else weight.flatten(1)
-    a = call.input.detach()
-    inputs = _patch_sums(call, a) if call.kind == "conv" else a.double().flatten(0, -2).sum(0)[None]
+    inputs, weight = _INPUTS[call.kind](call, call.input.detach(), call.weight.detach().double())
     bias = torch.zeros_like(z[0]) if call.bias is None else call.bias.detach().double()
     variance, mean = torch.var_mean(z, correction=0)
     return _Sums(len(z), inputs, weight, bias, z.sum(0), float(mean), float(variance))
 
 
-def _patch_sums(call: LinearCall, a: Tensor) -> Float64[Tensor, "groups fan_in"]:
+_Summed = tuple[Float64[Tensor, "groups fan_in"], Float64[Tensor, "units fan_in"]]  # inputs, and weights alike
+
+
+def _row_sums(call: LinearCall, a: Tensor, weight: Tensor) -> _Summed:
+    return a.double().flatten(0, -2).sum(0)[None], weight.T if call.kind == "matmul" else weight
+
+
+def _patch_sums(call: LinearCall, a: Tensor, weight: Tensor) -> _Summed:
     """Sums of unfolded patches, one kernel offset at a time, so that no patch is stored."""
-    kernel, axes = call.weight.shape[2:], call.weight.dim() - 2
+    kernel, axes = weight.shape[2:], weight.dim() - 2
     a = a if a.dim() == axes + 2 else a[None]
     positions = call.output.shape[-axes:]
     stride, padding, dilation, groups = geometry(call, axes, kernel)
     a = F.pad(a, [p for pair in reversed(padding) for p in pair])
-    offsets = torch.cartesian_prod(*(torch.arange(k) for k in kernel)).reshape(-1, axes).tolist()
     sums = []
-    for offset in offsets:
+    for offset in _offsets(kernel):
         window: tuple[slice, ...] = (slice(None), slice(None))
         for o, s, d, p in zip(offset, stride, dilation, positions, strict=True):
             window += (slice(o * d, o * d + s * (p - 1) + 1, s),)
         sums.append(a[window].double().transpose(0, 1).flatten(1).sum(1))
-    return torch.stack(sums, 1).reshape(groups, -1)
+    return torch.stack(sums, 1).reshape(groups, -1), weight.flatten(1)
+
+
+def _spread_sums(call: LinearCall, a: Tensor, weight: Tensor) -> _Summed:
+    """Of a transposed convolution: for each kernel offset, the sum of inputs that land inside the output by it."""
+    kernel, axes = weight.shape[2:], weight.dim() - 2
+    a = a if a.dim() == axes + 2 else a[None]
+    sizes = zip(a.shape[2:], call.output.shape[-axes:], strict=True)
+    stride, padding, dilation, groups = geometry(call, axes, kernel)
+    limits = list(zip(sizes, stride, padding, dilation, strict=True))
+    sums = []
+    for offset in _offsets(kernel):
+        window: tuple[slice, ...] = (slice(None), slice(None))
+        for o, ((inputs, outputs), s, (p, _), d) in zip(offset, limits, strict=True):
+            first, behind = -((o * d - p) // s), -((o * d - p - outputs) // s)  # 0 ≤ input · s + o · d - p < outputs
+            window += (slice(max(first, 0), max(min(behind, inputs), 0)),)
+        sums.append(a[window].double().transpose(0, 1).flatten(1).sum(1))
+    by_group = torch.unflatten(weight, 0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    return torch.stack(sums, 1).reshape(groups, -1), by_group.flatten(1)
+
+
+def _offsets(kernel: torch.Size) -> list[list[int]]:
+    offsets: list[list[int]] = (
+        torch.cartesian_prod(*(torch.arange(k) for k in kernel)).reshape(-1, len(kernel)).tolist()
+    )
+    return offsets
+
+
+_INPUTS = {"linear": _row_sums, "matmul": _row_sums, "conv": _patch_sums, "conv_transpose": _spread_sums}
 
 
 def _shift(total: _Sums) -> NeuronShift:

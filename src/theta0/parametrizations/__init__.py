@@ -1,7 +1,21 @@
 """Reparametrizations of a layer's weight, on top of `torch.nn.utils.parametrize`."""
 
+from theta0.parametrizations.centered_weight_norm import centered_weight_norm
 from theta0.parametrizations.linearly_constrained import is_linearly_constrained, linearly_constrained
+from theta0.parametrizations.whole_model import Parametrized, parametrize_, remove_
+from theta0.parametrizations.zero_sums import check, relative_sums
 
-__all__ = ["PARAMETRIZATIONS", "is_linearly_constrained", "linearly_constrained"]
+__all__ = [
+    "PARAMETRIZATIONS",
+    "Parametrized",
+    "centered_weight_norm",
+    "check",
+    "is_linearly_constrained",
+    "linearly_constrained",
+    "parametrize_",
+    "relative_sums",
+    "remove_",
+]
 
-PARAMETRIZATIONS = {"lcw": linearly_constrained}
+PARAMETRIZATIONS = {"lcw": linearly_constrained, "cwn": centered_weight_norm}
+"""Zero-sum weights: on their hyperplane (kutsuna2019lcw Def. 3), or as a direction times a length (its CWN)."""

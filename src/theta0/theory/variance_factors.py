@@ -29,11 +29,13 @@ class VarianceFactors:
         forward: V(φ(z)) / V(z).
         backward: V(∇z) / V(∇a) = E[φ'(z)²], for a gradient ∇a of mean 0 that is independent of z.
         sigma: σ.
+        mean: E[φ(z)], the γ that a layer behind it sees in every input.
     """
 
     forward: float
     backward: float
     sigma: float
+    mean: float
 
 
 def variance_factors(activation: Activation, sigma: float = 1.0) -> VarianceFactors:
@@ -53,7 +55,7 @@ def variance_factors(activation: Activation, sigma: float = 1.0) -> VarianceFact
         sigma: standard deviation σ > 0 of the preactivation.
 
     Returns:
-        The two factors and σ.
+        The two factors, σ and E[φ(z)].
 
     Raises:
         ValueError: if sigma is not positive and finite; if the activation fails, is not elementwise, has no autograd
@@ -96,7 +98,7 @@ def variance_factors(activation: Activation, sigma: float = 1.0) -> VarianceFact
             "try another sigma"
         )
     unit = (scale / sigma) ** 2
-    return VarianceFactors(float(square - mean**2) * unit, float(backward) * unit, sigma)
+    return VarianceFactors(float(square - mean**2) * unit, float(backward) * unit, sigma, offset + scale * float(mean))
 
 
 def _value_and_slope(

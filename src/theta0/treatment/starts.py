@@ -25,7 +25,12 @@ def save_start(model: nn.Module, path: str | Path, *, method: str = "") -> Path:
         The path.
     """
     inner = initialised(model)
-    constrained = [path_ for path_, module in inner.named_modules() if is_linearly_constrained(module)]
+    constrained = [
+        path_ if name == "weight" else f"{path_}:{name}"
+        for path_, module in inner.named_modules()
+        for name in getattr(module, "parametrizations", ())
+        if is_linearly_constrained(module, name)
+    ]
     return write_start(path, inner, {"method": method, "lcw": json.dumps(constrained)})
 
 
@@ -64,9 +69,11 @@ def load_start_(model: nn.Module, path: str | Path) -> nn.Module:
 
 
 def _fill(model: nn.Module, tensors: Mapping[str, Tensor], constrained: Sequence[str]) -> None:
-    for path in constrained:
-        if not is_linearly_constrained(model.get_submodule(path)):
-            linearly_constrained(model.get_submodule(path))
+    for entry in constrained:
+        path, _, other = entry.partition(":")
+        module, weight = model.get_submodule(path), other or "weight"
+        if not is_linearly_constrained(module, weight):
+            linearly_constrained(module, weight)
     written: dict[str, Tensor] = {}
     with torch.no_grad():
         for name, value in tensors.items():

@@ -1,0 +1,265 @@
+"""Changing weights layer by layer, in execution order, by what a forward pass over the data shows: all or nothing."""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+from torch.nn import init
+from torch.nn.utils import parametrize
+
+from theta0._batches import Batch
+from theta0._calls import LinearCall, watch
+from theta0._layers import Layer, geometry
+from theta0._models import outputs_of
+from theta0._moments import Moments, merged
+from theta0._randomness import Randomness, streams
+from theta0._untouched import randomness_snapshot, snapshot
+
+_SWEEPS = 10
+_SKIPPED = {"embedding": "an embedding looks up and does not sum", "recurrent": "its gates are not visible"}
+
+Key = tuple[int, int, int]
+Measure = Callable[[LinearCall], Moments]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Where a weight's first call must stand so that all its calls together have mean 0 and deviation 1."""
+
+    mean: Float64[Tensor, "..."]
+    deviation: Float64[Tensor, "..."]
+
+
+Adjust = Callable[[LinearCall, Key, Goal], bool]
+
+
+@dataclass
+class Sweeps:
+    """What repeated passes over the batches know of each weight, by its key.
+
+    Attributes:
+        skip: layer paths to leave alone.
+        names: the layer of each weight's first call.
+        skipped: layers left alone, and why.
+        goals: for weights that were seen before.
+        pooled: moments over all calls of the last pass.
+        unconverged: weights that the last pass found off.
+        count: how many passes were made.
+    """
+
+    skip: frozenset[str]
+    names: dict[Key, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    goals: dict[Key, Goal] = field(default_factory=dict)
+    pooled: dict[Key, Moments] = field(default_factory=dict)
+    unconverged: tuple[Key, ...] = ()
+    count: int = 0
+
+
+@contextmanager
+def all_or_nothing(model: nn.Module) -> Iterator[None]:
+    """Within the block weights may change; buffers and random state come back, and if it fails the weights too."""
+    restore, restore_randomness = snapshot(model), randomness_snapshot()
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    except BaseException:
+        restore()
+        raise
+    finally:
+        restore_randomness()
+    with torch.no_grad():
+        for buffer, value in buffers:
+            buffer.copy_(value)
+
+
+def swept(
+    model: nn.Module,
+    batches: list[Batch],
+    skip: Collection[str],
+    measure: Measure,
+    adjust: Adjust,
+    is_off: Callable[[Key, Moments], bool],
+) -> Sweeps:
+    """Pass over the batches until nothing is changed any more, ten times at most.
+
+    A weight is adjusted at its first call in a pass, and the output of that call with it, so that the layers behind
+    see what they will get. Where a weight has several calls (more batches, or several places), the next pass aims the
+    first call at what makes all of them right together.
+
+    Args:
+        model: changed in place.
+        batches: what is passed over.
+        skip: layer paths to leave alone.
+        measure: moments of a call's output: one number, or one for each unit.
+        adjust: changes a weight, its bias and the call's output to reach a goal; whether it did.
+        is_off: whether the moments over all calls are too far from what is wanted.
+
+    Returns:
+        What was found.
+    """
+    state = Sweeps(frozenset(skip))
+    for _ in range(_SWEEPS):
+        state.count += 1
+        changed = _sweep(model, batches, state, measure, adjust)
+        state.unconverged = tuple(key for key, found in state.pooled.items() if is_off(key, found))
+        if not changed and not state.unconverged:
+            break
+    return state
+
+
+def _sweep(model: nn.Module, batches: list[Batch], state: Sweeps, measure: Measure, adjust: Adjust) -> bool:
+    first: dict[Key, Moments] = {}
+    state.pooled = {}
+    changed = False
+
+    def observe(call: LinearCall) -> None:
+        nonlocal changed
+        reason = _reason_to_skip(call, state.skip)
+        if reason is not None:
+            state.skipped.setdefault(call.owner.layer, reason)
+            return
+        key = _key(call)
+        state.names.setdefault(key, call.layer)
+        if key not in first:
+            changed |= adjust(call, key, state.goals.get(key, _UNIT))
+            first[key] = measure(call)
+        new = measure(call) if key in state.pooled else first[key]
+        state.pooled[key] = merged(state.pooled[key], new) if key in state.pooled else new
+
+    with torch.no_grad(), watch(model, observe):
+        for batch in batches:
+            outputs_of(model, batch.inputs)
+    state.goals = {key: _goal(first[key], found) for key, found in state.pooled.items()}
+    return changed
+
+
+_UNIT = Goal(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
+
+
+def _goal(first: Moments, pooled: Moments) -> Goal:
+    deviation = pooled.variance.sqrt()
+    varies = deviation > 0
+    unit = torch.where(varies, deviation, 1.0)
+    return Goal((first.mean - pooled.mean) / unit, torch.where(varies, first.variance.sqrt() / unit, 1.0))
+
+
+def multiply(call: LinearCall, factor: float | Tensor, who: str) -> None:
+    """Scale a weight where it is kept: a parameter or a view of one in place, else through its parametrization.
+
+    Args:
+        call: the weight as it is applied.
+        factor: a number, or what `per_unit` makes.
+        who: the initializer, for the message.
+
+    Raises:
+        ValueError: a parametrization does not follow an assignment.
+    """
+    owner, weight = call.owner, call.weight
+    if not parametrize.is_parametrized(owner.module, owner.attribute):
+        weight.data.mul_(factor)
+        return
+    new = getattr(owner.module, owner.attribute).detach().clone()
+    part = weight.size(), weight.stride(), weight.storage_offset()
+    new.as_strided(*part).mul_(factor)
+    setattr(owner.module, owner.attribute, new)
+    reached = getattr(owner.module, owner.attribute).detach()
+    if not torch.allclose(reached.as_strided(*part), weight * factor, rtol=0.01, atol=1e-6 * float(new.abs().max())):
+        raise ValueError(
+            f"{who}: layer {owner.layer!r}: expected a weight that can be scaled, but its parametrization "
+            f"does not follow an assignment; remove it, or leave the layer alone with skip=[{owner.layer!r}]"
+        )
+
+
+def per_unit(call: LinearCall, values: Tensor) -> Tensor:
+    """One value for each unit of a call, in a shape that multiplies its weight.
+
+    Returns:
+        A tensor that broadcasts against `call.weight`.
+    """
+    weight = call.weight
+    if call.kind == "matmul":
+        return values
+    if call.kind == "conv_transpose":
+        groups = geometry(call, weight.dim() - 2, weight.shape[2:])[-1]
+        each = values.view(groups, 1, -1).expand(-1, len(weight) // groups, -1)
+        return each.reshape(len(weight), weight.shape[1], *[1] * (weight.dim() - 2))
+    return values.view(-1, *[1] * (weight.dim() - 1))
+
+
+def refuse_constant(who: str, call: LinearCall, deviation: float) -> NoReturn:
+    """Refuse a layer whose output no scale can bring to unit variance.
+
+    Args:
+        who: the initializer.
+        call: the layer.
+        deviation: of its output: 0 or not finite.
+
+    Raises:
+        ValueError: always.
+    """
+    how = "does not vary" if deviation == 0 else "is not finite"
+    raise ValueError(
+        f"{who}: layer {call.layer!r}: expected an output that varies, got one that {how} "
+        f"(standard deviation {deviation}); draw its weight anew, or leave it alone with "
+        f"skip=[{call.owner.layer!r}]"
+    )
+
+
+def draw_weights(
+    law: str, generator: Randomness, skip: Collection[str], found: list[Layer], *, std: float = 1.0
+) -> None:
+    """Draw new weights, each from the stream of its name; half precision is drawn in float32.
+
+    Args:
+        law: "normal", of deviation `std`, or "orthogonal", of that gain.
+        generator: a seed, a generator or None.
+        skip: layer paths to leave alone.
+        found: the model's layers.
+        std: the deviation.
+    """
+    stream = streams(generator)
+    for layer in found:
+        usable = layer.kind not in _SKIPPED and not layer.frozen and layer.path not in skip
+        if not usable:
+            continue
+        with torch.no_grad():
+            weight: Tensor = getattr(layer.module, layer.attribute)
+            fresh = torch.empty(weight.shape, dtype=torch.promote_types(weight.dtype, torch.float32))
+            if law == "normal":
+                init.normal_(fresh, std=std, generator=stream(layer.parameters[0]))
+            else:
+                init.orthogonal_(fresh, gain=std, generator=stream(layer.parameters[0]))
+            if layer.parametrized:
+                setattr(layer.module, layer.attribute, fresh.to(weight))
+            else:
+                weight.copy_(fresh)
+
+
+def _reason_to_skip(call: LinearCall, skip: frozenset[str]) -> str | None:
+    owner = call.owner
+    if call.kind in _SKIPPED:
+        return _SKIPPED[call.kind]
+    if owner.layer in skip:
+        return "skipped as asked"
+    kept = dict(owner.module.named_parameters())
+    short = [name for name in kept if any(full == name or full.endswith(f".{name}") for full in owner.parameters)]
+    if any(not kept[name].requires_grad for name in short):
+        return "frozen"
+    if owner.attribute not in kept and not parametrize.is_parametrized(owner.module, owner.attribute):
+        return "computed by a hook before each forward pass"
+    return None
+
+
+def _key(call: LinearCall) -> Key:
+    """Tied weights share a key: their parameter's identity, or their parametrization's, and which part of it."""
+    owner, weight = call.owner, call.weight
+    part = int(weight.storage_offset()), weight.numel()
+    if parametrize.is_parametrized(owner.module, owner.attribute):
+        parametrizations: nn.ModuleDict = owner.module.parametrizations  # type: ignore[assignment]
+        return (id(parametrizations[owner.attribute]), *part)
+    return (id(weight if weight._base is None else weight._base), *part)

@@ -1,0 +1,126 @@
+"""Projections onto the weights that sum to zero, in O(m) per unit, with derivatives of every order."""
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+
+def centered(weight: Float[Tensor, "*shape"], groups: int = 0) -> Float[Tensor, "*shape"]:
+    """`weight` minus each unit's mean (kutsuna2019lcw §3.1).
+
+    Args:
+        weight: its first axis counts units; that of a transposed convolution counts input channels instead.
+        groups: a transposed convolution's groups; 0 for every other layer.
+
+    Returns:
+        A new tensor, layout kept; |Σ| / Σ|·| per unit stays at rounding level however large the mean was.
+    """
+    if groups:
+        return _centered_over(torch.unflatten(weight, 0, (groups, -1)), (1, *range(3, weight.dim() + 1))).flatten(0, 1)
+    return _centered_over(weight, tuple(range(1, weight.dim())))
+
+
+def from_basis(v: Float[Tensor, "units coordinates"]) -> Float[Tensor, "units fan_in"]:
+    """B v, B being columns 2..m of the Householder reflection that sends 1/√m to -e₁ (kutsuna2019lcw §3.1).
+
+    Returns:
+        A new tensor; sums at rounding level as in `centered`.
+    """
+    return _from_basis(v) if torch.compiler.is_compiling() else _FromBasis.apply(v)  # type: ignore[no-untyped-call]
+
+
+def to_basis(weight: Float[Tensor, "units fan_in"]) -> Float[Tensor, "units coordinates"]:
+    """Bᵀ w, with the B of `from_basis`.
+
+    Returns:
+        A new tensor.
+    """
+    return _to_basis(weight) if torch.compiler.is_compiling() else _ToBasis.apply(weight)  # type: ignore[no-untyped-call]
+
+
+def _centered_over(t: Tensor, axes: tuple[int, ...]) -> Tensor:
+    return _center(t, axes) if torch.compiler.is_compiling() else _Center.apply(t, axes)  # type: ignore[no-untyped-call]
+
+
+def _center(t: Tensor, axes: tuple[int, ...]) -> Tensor:
+    once = t - t.mean(axes, keepdim=True)
+    # Adam lets mean(v) drift far above |w|; what one subtraction then leaves is up to eps · |mean(v)| per weight.
+    return once.sub_(once.mean(axes, keepdim=True))
+
+
+def _from_basis(v: Tensor) -> Tensor:
+    m = v.shape[1] + 1
+    total = v.mean(1, keepdim=True) * (m - 1)  # not .sum(), which autocast may widen
+    weight = pad(v, (1, 0)).sub_(total / (m + math.sqrt(m)))
+    weight[:, :1] = total / -math.sqrt(m)
+    return weight.sub_(weight.mean(1, keepdim=True))
+
+
+def _to_basis(weight: Tensor) -> Tensor:
+    m = weight.shape[1]
+    first, rest = weight[:, :1], weight[:, 1:]
+    return rest - (rest.mean(1, keepdim=True) * ((m - 1) / (m + math.sqrt(m))) + first / math.sqrt(m))
+
+
+# Functions of their own because autograd's backward of `v - v.mean()` walks the matrix four times more: measured with
+# one thread, 2.5 against 1.4 times a plain 4096² layer at batch 128, 1.4 against 1.1 for 1024². They save nothing, and
+# each one's backward is a call of its adjoint, which gives derivatives of every order. `torch.compile` cannot trace a
+# Function with a `jvp` and fuses the plain operations itself: there the bodies are called as they are.
+
+
+class _Center(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    forward = staticmethod(_center)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.axes = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _Center.apply(grad, ctx.axes), None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return _Center.apply(tangent, ctx.axes)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _FromBasis(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    forward = staticmethod(_from_basis)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return _ToBasis.apply(grad)  # type: ignore[no-any-return, no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return _FromBasis.apply(tangent)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _ToBasis(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    forward = staticmethod(_to_basis)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return _FromBasis.apply(grad)  # type: ignore[no-any-return, no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return _ToBasis.apply(tangent)  # type: ignore[no-any-return, no-untyped-call]
