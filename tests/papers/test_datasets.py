@@ -178,3 +178,11 @@ def test_real_mnist():
     assert data.train_x.shape == (60000, 1, 28, 28)
     assert torch.bincount(data.test_y).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert two_classes(data, 0, 1).train_x.shape[0] == 12665
+
+
+def test_standardizing_all_coordinates_together(unchecked):
+    data = standardize(load("digits"), over="all")
+    assert data.train_x.double().mean().item() == pytest.approx(0, abs=1e-6)
+    assert data.train_x.double().std(correction=0).item() == pytest.approx(1, abs=1e-6)
+    with pytest.raises(ValueError, match="'coordinate' or 'all'"):
+        standardize(load("digits"), over="image")

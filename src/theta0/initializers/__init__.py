@@ -5,6 +5,7 @@ from theta0.initializers.metainit import metainit_
 from theta0.initializers.mmd import mmd_
 from theta0.initializers.mmd_results import Mmd, MmdStep, MmdTerms
 from theta0.initializers.nio import nio_
+from theta0.initializers.random_labels import RandomLabels, RandomLabelStep, random_labels_
 from theta0.initializers.scale_recipes import Recipe, apply_recipe_, load_recipe, recipe_of, save_recipe
 from theta0.initializers.scale_results import Quality, ScaleSearch
 from theta0.initializers.unit_variance import UnitVariance, unit_variance_
@@ -14,6 +15,7 @@ INITIALIZERS = {
     "unit-variance": unit_variance_,
     "weight-norm-start": weight_norm_start_,
     "mmd": mmd_,
+    "random-labels": random_labels_,
     "nio": nio_,
     "gradinit": gradinit_,
     "metainit": metainit_,
@@ -25,6 +27,8 @@ __all__ = [
     "MmdStep",
     "MmdTerms",
     "Quality",
+    "RandomLabelStep",
+    "RandomLabels",
     "Recipe",
     "ScaleSearch",
     "UnitVariance",
@@ -35,6 +39,7 @@ __all__ = [
     "metainit_",
     "mmd_",
     "nio_",
+    "random_labels_",
     "recipe_of",
     "save_recipe",
     "unit_variance_",

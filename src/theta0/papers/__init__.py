@@ -5,6 +5,7 @@ A paper is a sub-package whose `ITEMS` maps a figure's or table's name to a func
 
 PAPERS = {
     "furusho2020thesis": "theta0.papers.furusho2020thesis",
+    "lee2023mmd": "theta0.papers.lee2023mmd",
     "kutsuna2019lcw": "theta0.papers.kutsuna2019lcw",
     "yang2022nio": "theta0.papers.yang2022nio",
 }

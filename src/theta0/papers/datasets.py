@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -137,17 +138,24 @@ def pca_whiten(dataset: Dataset, dimensions: int, *, floor: float = 1e-6) -> Dat
     )
 
 
-def standardize(dataset: Dataset) -> Dataset:
-    """Give every input coordinate mean 0 and variance 1 over the training samples; constant ones become 0.
+def standardize(dataset: Dataset, *, over: Literal["coordinate", "all"] = "coordinate") -> Dataset:
+    """Give inputs mean 0 and variance 1 over the training samples; what is constant becomes 0.
 
     Args:
         dataset: any of the data sets.
+        over: "coordinate" does so for every input coordinate by itself, "all" once for all coordinates together.
 
     Returns:
         A data set with inputs of the same shape.
+
+    Raises:
+        ValueError: `over` is neither.
     """
+    if over not in ("coordinate", "all"):
+        raise ValueError(f"over: expected 'coordinate' or 'all', got {over!r}")
     train = dataset.train_x.double()
-    mean, deviation = train.mean(0), train.std(0, correction=0)
+    values = train if over == "coordinate" else train.flatten()
+    mean, deviation = values.mean(0), values.std(0, correction=0)
     scale = torch.where(deviation > 1e-12, deviation, torch.inf)
     return replace(
         dataset,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from theta0.papers.datasets import Dataset
-from theta0.papers.furusho2020thesis.drawing import finish, finite, new_figure
+from theta0.papers.drawing import finish, finite, new_figure
 from theta0.papers.furusho2020thesis.setting import (
     COLOURS,
     KINDS,

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from theta0.papers.datasets import Dataset, pca_whiten
-from theta0.papers.furusho2020thesis.drawing import finish, finite, new_figure
+from theta0.papers.drawing import finish, finite, new_figure
 from theta0.papers.furusho2020thesis.eigenvalues import DRAWS, top_eigenvalues
 from theta0.papers.furusho2020thesis.evaluation import evaluation_losses
 from theta0.papers.furusho2020thesis.setting import (

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from theta0.papers.datasets import Dataset
-from theta0.papers.furusho2020thesis.drawing import finish, new_figure
+from theta0.papers.drawing import finish, new_figure
 from theta0.papers.furusho2020thesis.eigenvalues import mean_eigenvalue, output_gradients, top_eigenvalue_of
 from theta0.papers.furusho2020thesis.setting import (
     COLOURS,

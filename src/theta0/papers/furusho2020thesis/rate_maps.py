@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from theta0.papers.datasets import Dataset
-from theta0.papers.furusho2020thesis.drawing import finish, finite, new_figure
+from theta0.papers.drawing import finish, finite, new_figure
 from theta0.papers.furusho2020thesis.eigenvalues import DRAWS, top_eigenvalues
 from theta0.papers.furusho2020thesis.evaluation import evaluation_losses
 from theta0.papers.furusho2020thesis.setting import (

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from theta0.initializers import weight_norm_start_
 from theta0.papers.datasets import Dataset
-from theta0.papers.furusho2020thesis.drawing import finish, new_figure
+from theta0.papers.drawing import finish, new_figure
 from theta0.papers.kutsuna2019lcw.training import Plan, Source, plan_of, prepared, source_of, train
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS, start_
 from theta0.papers.models import deep_perceptron

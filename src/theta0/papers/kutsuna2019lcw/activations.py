@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from theta0.papers.datasets import Dataset
-from theta0.papers.furusho2020thesis.drawing import finish, new_figure
+from theta0.papers.drawing import finish, new_figure
 from theta0.papers.kutsuna2019lcw.boxes import draw_boxes, flow, perceptron, quantiles, scaled_data
 from theta0.papers.kutsuna2019lcw.training import evaluated, train
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS

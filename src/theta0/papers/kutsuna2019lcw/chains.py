@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from theta0.papers.datasets import Dataset
-from theta0.papers.furusho2020thesis.drawing import finish, new_figure
+from theta0.papers.drawing import finish, new_figure
 from theta0.papers.kutsuna2019lcw.boxes import draw_boxes, flow, perceptron, quantiles, scaled_data
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS
 from theta0.papers.sweeps import Progress, Store

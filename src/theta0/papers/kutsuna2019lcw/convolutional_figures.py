@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from theta0.papers.furusho2020thesis.drawing import new_figure
+from theta0.papers.drawing import new_figure
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS
 
 Row = dict[str, Any]

@@ -11,7 +11,7 @@ from torch import Generator, nn
 
 from theta0.measurements import signals
 from theta0.papers.datasets import Dataset
-from theta0.papers.furusho2020thesis.drawing import finish
+from theta0.papers.drawing import finish
 from theta0.papers.kutsuna2019lcw.deep_mlp_figure import drawn, sentence
 from theta0.papers.kutsuna2019lcw.training import Plan, Source, plan_of, prepared, source_of, train
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS, Variant, start_

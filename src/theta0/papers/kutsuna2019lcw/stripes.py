@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from theta0.papers.datasets import Dataset
-from theta0.papers.furusho2020thesis.drawing import finish, new_figure
+from theta0.papers.drawing import finish, new_figure
 from theta0.papers.sweeps import Progress, Store
 from theta0.theory import expected_preactivation
 

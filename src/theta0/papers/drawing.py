@@ -1,7 +1,8 @@
-"""Writing a figure and its numbers, and what the panels share."""
+"""A new figure, and writing it beside its numbers."""
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +59,25 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def finish_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], numbers: dict[str, Any], out_dir: str | Path, name: str
+) -> None:
+    """Write `name.md`, a Markdown table, and `name.json`.
+
+    Args:
+        header: one word or two per column.
+        rows: as many cells each.
+        numbers: what the cells were computed from.
+        out_dir: folder, made if it is missing.
+        name: such as `table1`.
+    """
+    folder = Path(out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [header, ["---"] * len(header), *rows]
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    (folder / f"{name}.json").write_text(
+        json.dumps(finite(numbers), indent=1, allow_nan=False) + "\n", encoding="utf-8"
+    )

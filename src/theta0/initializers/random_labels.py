@@ -1,0 +1,174 @@
+"""Pre-train a classifier on labels drawn by chance: the baseline that the label-free initialization has to beat."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from theta0._batches import Batch, endless, initialised, materialised, outputs_or_told
+from theta0._forward_conditions import trained_parameters
+from theta0._models import main_output
+from theta0._randomness import Randomness, streams
+from theta0._untouched import untouched
+from theta0.initializers.mmd import WINDOW
+
+
+@dataclass(frozen=True)
+class RandomLabelStep:
+    """One step, for a progress display.
+
+    Attributes:
+        step: its number, from 1.
+        steps: how many there will be.
+        loss: the cross-entropy before its update; log d is chance.
+    """
+
+    step: int
+    steps: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class RandomLabels:
+    """What `random_labels_` did.
+
+    Attributes:
+        steps: how many were made.
+        kept: the step whose parameters were kept; 0 for the start.
+        losses: the mean loss of each window of steps.
+        interrupted: whether the run was stopped early.
+        cost: in gradients.
+    """
+
+    steps: int
+    kept: int
+    losses: tuple[float, ...]
+    interrupted: bool
+    cost: float
+
+
+@dataclass(eq=False)
+class _State:  # the one thing that changes while the loop runs
+    best: list[Tensor]
+    step: int = 0
+    kept: int = 0
+    losses: list[float] = field(default_factory=list)
+
+
+def random_labels_(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Any = None,
+    *,
+    steps: int,
+    learning_rate: float = 2e-4,
+    generator: Randomness = None,
+    progress: Callable[[RandomLabelStep], None] | None = None,
+    report: Callable[[RandomLabels], None] | None = None,
+) -> nn.Module:
+    """Adam on cross-entropy with fresh, uniformly drawn labels in every mini-batch (lee2023mmd, §4 and appendix D.2).
+
+    The labels of the batches are never used. The parameters whose mean loss over a hundred steps is lowest are kept,
+    and with them the running statistics of normalisations, which belong to them; all else is as it was. An error
+    leaves the model as it was; an interrupt (Ctrl-C) leaves the best parameters so far and is raised again.
+
+    Args:
+        model: a classifier that returns samples × at least two logits; changed in place, trained in the mode found.
+        batches: re-iterable; bare inputs or with targets. All of it is read, over and over.
+        loss: ignored; every initializer takes the same arguments.
+        steps: how many.
+        learning_rate: of Adam.
+        generator: a seed, a generator or None.
+        progress: told of every step.
+        report: receives what was done.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: if an argument is out of range, the model is no classifier, or the loss is not finite.
+
+    >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> done = random_labels_(net, [torch.randn(8, 3)], steps=2, generator=0)
+    """
+    if not (math.isfinite(learning_rate) and learning_rate > 0):
+        raise ValueError(f"learning_rate: expected a positive number, got {learning_rate}")
+    if steps < 0:
+        raise ValueError(f"steps: expected a number of at least 0, got {steps}")
+    inner = initialised(model)
+    materialised(batches, inner, max_batches=1)
+    tensors = [*trained_parameters(inner), *inner.buffers()]
+    state = _State(_values(tensors))
+    interrupt: KeyboardInterrupt | None = None
+    with untouched(inner):
+        try:
+            _train(inner, batches, state, tensors, steps, learning_rate, streams(generator), progress)
+        except KeyboardInterrupt as caught:
+            interrupt = caught
+    with torch.no_grad():
+        for tensor, value in zip(tensors, state.best, strict=True):
+            tensor.copy_(value)
+    if report is not None:
+        report(RandomLabels(state.step, state.kept, tuple(state.losses), interrupt is not None, float(state.step)))
+    if interrupt is not None:
+        raise interrupt
+    return model
+
+
+def _train(
+    model: nn.Module,
+    batches: Iterable[Any],
+    state: _State,
+    tensors: list[Tensor],
+    steps: int,
+    learning_rate: float,
+    stream: Callable[[str], Generator],
+    progress: Callable[[RandomLabelStep], None] | None,
+) -> None:
+    trained = trained_parameters(model)
+    optimizer = torch.optim.Adam(trained, learning_rate)
+    labels, window, total = stream("labels"), max(1, min(WINDOW, steps)), 0.0
+    source = endless(batches, model, lambda number: stream(f"pass {number}").initial_seed())
+    while state.step < steps:
+        value = _loss(model, next(source), labels)
+        for parameter, gradient in zip(trained, torch.autograd.grad(value, trained, allow_unused=True), strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        number = float(value.detach())
+        state.step += 1
+        total += number
+        if progress is not None:
+            progress(RandomLabelStep(state.step, steps, number))
+        if state.step % window == 0:
+            if total / window < min(state.losses, default=math.inf):
+                state.best, state.kept = _values(tensors), state.step
+            state.losses.append(total / window)
+            total = 0.0
+
+
+def _loss(model: nn.Module, batch: Batch, labels: Generator) -> Float[Tensor, ""]:
+    with torch.enable_grad():
+        logits = main_output(outputs_or_told(model, batch))
+        if logits is None or logits.dim() != 2 or logits.shape[1] < 2:
+            got = "no floating tensor" if logits is None else f"shape {tuple(logits.shape)}"
+            raise ValueError(
+                f"model: expected outputs of samples × classes, at least two logits a sample, got {got}; for a single "
+                "logit let the model return (0, logit)"
+            )
+        drawn = torch.randint(logits.shape[1], (len(logits),), generator=labels).to(logits.device)
+        value = F.cross_entropy(logits, drawn)
+    if not bool(torch.isfinite(value)):
+        raise ValueError(
+            f"random_labels_: expected a finite loss, got {float(value.detach())} on batch {batch.number}; look for "
+            "exploding activations with theta0.diagnose, or lower the rate"
+        )
+    return value
+
+
+def _values(tensors: list[Tensor]) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in tensors]

@@ -1,0 +1,235 @@
+"""The starts that are compared, pre-trained once each and kept in files."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from theta0 import load_start_, save_start
+from theta0.initializers import Mmd, MmdStep, RandomLabels, RandomLabelStep, mmd_, random_labels_
+from theta0.papers.datasets import Dataset
+from theta0.papers.lee2023mmd.setting import unlabelled
+from theta0.papers.models import Draw, draw_weights_, fully_connected, small_cnn
+from theta0.papers.sweeps import Progress, Store, sweep
+
+Method = Literal["none", "mmd", "random labels"]
+Configuration = Mapping[str, Any]
+
+
+def start(
+    data: Dataset,
+    draw: Draw,
+    method: Method,
+    run: int,
+    *,
+    steps: int,
+    batch_norm: bool = False,
+    convolutional: bool = False,
+    perturbations: int = 256,
+    square_scale: float = 0.5,
+    weights: tuple[float, float, float] = (1.0, 0.4, 1.0),
+) -> dict[str, Any]:
+    """What a start is, as plain JSON.
+
+    Args:
+        data: whose unlabelled training inputs are used.
+        draw: of the weights.
+        method: of the pre-training.
+        run: seed of the draw and of the pre-training; methods of one run share the draw.
+        steps: of pre-training.
+        batch_norm: FCN + BN.
+        convolutional: a small CNN for all classes instead of the FCN for two.
+        perturbations: of a step.
+        square_scale: s².
+        weights: of L_uni, L_sd (λ) and L_iod (ξ).
+
+    Returns:
+        The description.
+    """
+    found = {"data": data.label, "draw": draw, "batch_norm": batch_norm, "method": method, "run": run}
+    if convolutional:
+        found["convolutional"] = True
+    if method == "none":
+        return found
+    found["steps"] = steps
+    if method == "mmd":
+        found |= {"perturbations": perturbations, "square_scale": square_scale, "weights": list(weights)}
+    return found
+
+
+def made_start(data: Dataset, folder: str | Path, description: Configuration) -> nn.Module:
+    """A start, pre-trained or read from the file that an earlier call left.
+
+    An interrupted pre-training goes on where its last hundred steps ended.
+
+    Args:
+        data: the data set of the description.
+        folder: where starts are kept.
+        description: from `start`.
+
+    Returns:
+        The network, in training mode.
+    """
+    model = drawn_start(data, description)
+    if description["method"] == "none":
+        return model
+    file = start_file(folder, description)
+    if file.is_file():
+        return load_start_(model, file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pretrain_(model, data, description, file.with_suffix(".checkpoint"))
+    save_start(model, file, method=description["method"])
+    return model
+
+
+def make_missing(
+    data: Dataset,
+    folder: str | Path,
+    descriptions: Sequence[Configuration],
+    *,
+    backend: str = "loky",
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> None:
+    """Pre-train the starts that have no file yet, each in one process only.
+
+    Args:
+        data: the data set of the descriptions.
+        folder: where starts are kept.
+        descriptions: from `start`; those without pre-training are left out.
+        backend: joblib's.
+        jobs: how many at once.
+        progress: called with how many are done, and of how many.
+    """
+    missing = [d for d in descriptions if d["method"] != "none" and not start_file(folder, d).is_file()]
+    if missing:
+        sweep(partial(_make, data, str(folder)), missing, backend=backend, jobs=jobs, progress=progress)
+
+
+def _make(data: Dataset, folder: str, description: Configuration) -> None:
+    made_start(data, folder, description)
+
+
+def drawn_start(data: Dataset, description: Configuration) -> nn.Module:
+    """The network before any pre-training.
+
+    Args:
+        data: the data set of the description.
+        description: from `start`.
+
+    Returns:
+        The network.
+    """
+    generator = torch.Generator().manual_seed(description["run"])
+    model: nn.Module
+    if description.get("convolutional"):
+        channels, side, _ = data.train_x.shape[1:]
+        model = small_cnn(side, channels=channels, classes=int(data.train_y.max()) + 1)
+    else:
+        model = fully_connected(data.train_x[0].numel(), batch_norm=description["batch_norm"])
+    return draw_weights_(model, description["draw"], generator=generator)
+
+
+def pretrain_(model: nn.Module, data: Dataset, description: Configuration, checkpoint: Path) -> nn.Module:
+    """Pre-train as described, on inputs alone.
+
+    Args:
+        model: the drawn network, changed in place.
+        data: whose training inputs are used.
+        description: from `start`.
+        checkpoint: where an interrupted run is kept; the means of every hundred steps go beside it.
+
+    Returns:
+        The network.
+    """
+    batches, steps, seed = unlabelled(data.train_x), description["steps"], 1_000 + description["run"]
+    history = history_store(checkpoint)
+    if description["method"] == "random labels":
+        return random_labels_(
+            model,
+            batches,
+            steps=steps,
+            generator=seed,
+            progress=_Windows(history, ("loss",)),
+            report=lambda done: history.append({"step": "result"}, _labels_result(done)),
+        )
+    uniformity, degenerate, detachment = description["weights"]
+    return mmd_(
+        model,
+        batches,
+        perturbations=description["perturbations"],
+        scale=description["square_scale"] ** 0.5,
+        uniformity=uniformity,
+        degenerate=degenerate,
+        detachment=detachment,
+        steps=steps,
+        generator=seed,
+        progress=_Windows(history, ("loss", "uniformity", "degenerate", "detachment")),
+        report=lambda done: history.append({"step": "result"}, _mmd_result(done)),
+        checkpoint=checkpoint,
+    )
+
+
+def history_store(checkpoint: Path) -> Store:
+    """Where the means of every hundred steps of a pre-training are.
+
+    Args:
+        checkpoint: the file of the interrupted run, or the start's.
+
+    Returns:
+        A store by `{"step": last step of the hundred}`, and `{"step": "result"}` for the outcome.
+    """
+    return Store(checkpoint.with_suffix(".history.jsonl"))
+
+
+def start_file(folder: str | Path, description: Configuration) -> Path:
+    """The file of a pre-trained start.
+
+    Args:
+        folder: where starts are kept.
+        description: from `start`.
+
+    Returns:
+        Its path.
+    """
+    return Path(folder) / f"{_name(description)}.safetensors"
+
+
+class _Windows:  # a class because it adds up between calls
+    """Writes the mean of each hundred steps to a store."""
+
+    def __init__(self, store: Store, names: tuple[str, ...], window: int = 100) -> None:
+        self.store, self.names, self.window = store, names, window
+        self.sums, self.count = dict.fromkeys(names, 0.0), 0
+
+    def __call__(self, step: MmdStep | RandomLabelStep) -> None:
+        values = step.terms if isinstance(step, MmdStep) else step
+        for name in self.names:
+            self.sums[name] += getattr(values, name)
+        self.count += 1
+        if step.step % self.window == 0 or step.step == step.steps:
+            self.store.append({"step": step.step}, {name: total / self.count for name, total in self.sums.items()})
+            self.sums, self.count = dict.fromkeys(self.names, 0.0), 0
+
+
+def _mmd_result(done: Mmd) -> dict[str, Any]:
+    return {"before": vars(done.before), "after": vars(done.after), "kept": done.kept, "cost": done.cost}
+
+
+def _labels_result(done: RandomLabels) -> dict[str, Any]:
+    return {"kept": done.kept, "cost": done.cost}
+
+
+def _name(description: Configuration) -> str:
+    parts = [str(description["data"]).split(",", maxsplit=1)[0].lower(), description["draw"]]
+    parts += ["cnn"] if description.get("convolutional") else []
+    parts += ["bn"] if description["batch_norm"] else []
+    parts += [str(description["method"]).replace(" ", "-"), f"{description['steps']}-steps"]
+    if description["method"] == "mmd":
+        uniformity, degenerate, detachment = description["weights"]
+        parts += [f"{description['perturbations']}-perturbed", f"s2-{description['square_scale']:g}"]
+        parts += [f"uni-{uniformity:g}", f"sd-{degenerate:g}", f"iod-{detachment:g}"]
+    return "_".join([*parts, f"run-{description['run']}"])
