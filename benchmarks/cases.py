@@ -126,7 +126,9 @@ def run(path, expected, limit):
 
 
 def line(name, row):
-    codes = [f["code"] + {"error": "", "warning": " (w)", "note": " (n)"}[f["severity"]] for f in row.get("findings", ())]
+    codes = [
+        f["code"] + {"error": "", "warning": " (w)", "note": " (n)"}[f["severity"]] for f in row.get("findings", ())
+    ]
     mark = ("clean" if row["clean"] else "NOT CLEAN") if row["control"] else ("first" if row["first"] else "any" if row["any"] else "MISSED")  # fmt: skip  # noqa: E501
     numbers = f"{row.get('gradients', 0):5.1f} {row.get('seconds', 0):5.1f}s {row.get('memory_ratio', 0):4.1f}x"
     told = row.get("error", ", ".join(codes[:4]) or "nothing").splitlines()[-1:]
