@@ -75,8 +75,8 @@ def interval_of(function: Any, arguments: Sequence[Any], options: Mapping[str, A
     Returns:
         The interval; None where the function does not confine its result.
     """
-    name = str(getattr(function, "__name__", "")).removeprefix("_")
-    name = name if name.startswith("_") or not name.endswith("_") else name.removesuffix("_")
+    name = str(getattr(function, "__name__", ""))
+    name = name if name.startswith("_") else name.removesuffix("_")
     if name in _BOUNDS:
         low, high = _BOUNDS[name]
         return Interval(low, high, name)
