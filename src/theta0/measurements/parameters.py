@@ -66,7 +66,7 @@ def identical_share(weight: Tensor, gradient: Tensor) -> float:
     Returns:
         The share; 0 for vectors, whose entries are no units.
     """
-    if weight.dim() < 2 or len(weight) < 2:
+    if weight.dim() < 2 or len(weight) < 2 or weight[0].numel() < 2:  # scales and shifts have no units
         return 0.0
     rows, slopes = weight.flatten(1), gradient.flatten(1)
     if not _alike(rows[:-1], rows[1:], exact=True).any() and not _copies_apart(rows):
@@ -92,4 +92,6 @@ def _copies_apart(rows: Tensor) -> bool:
 def _alike(a: Tensor, b: Tensor, *, exact: bool) -> Tensor:
     if exact:
         return (a == b).all(1)
-    return (a - b).double().norm(dim=1) <= _SAME * a.double().norm(dim=1)
+    distances: Tensor = (a - b).double().norm(dim=1)
+    found: Tensor = distances <= _SAME * a.double().norm(dim=1)
+    return found

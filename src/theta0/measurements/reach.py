@@ -54,12 +54,63 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
 }
 # Names under which entries are moved, averaged or picked, so that the interval stays.
 _MOVING = frozenset(
-    "view reshape squeeze unsqueeze flatten unflatten transpose permute t contiguous clone __getitem__ float double half "
-    "to type movedim moveaxis swapaxes expand repeat mean chunk split unbind select narrow gather index_select detach "
-    "cpu cuda type_as view_as amax amin max_pool1d max_pool2d adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d "
-    "avg_pool2d max_pool2d_with_indices boolean_dispatch dropout __get__ stack cat concat where mT expand_as".split()
+    [
+        "view",
+        "reshape",
+        "squeeze",
+        "unsqueeze",
+        "flatten",
+        "unflatten",
+        "transpose",
+        "permute",
+        "t",
+        "contiguous",
+        "clone",
+        "__getitem__",
+        "float",
+        "double",
+        "half",
+        "to",
+        "type",
+        "movedim",
+        "moveaxis",
+        "swapaxes",
+        "expand",
+        "repeat",
+        "mean",
+        "chunk",
+        "split",
+        "unbind",
+        "select",
+        "narrow",
+        "gather",
+        "index_select",
+        "detach",
+        "cpu",
+        "cuda",
+        "type_as",
+        "view_as",
+        "amax",
+        "amin",
+        "max_pool1d",
+        "max_pool2d",
+        "adaptive_avg_pool1d",
+        "adaptive_avg_pool2d",
+        "avg_pool1d",
+        "avg_pool2d",
+        "max_pool2d_with_indices",
+        "boolean_dispatch",
+        "dropout",
+        "__get__",
+        "stack",
+        "cat",
+        "concat",
+        "where",
+        "mT",
+        "expand_as",
+    ]
 )
-_PRODUCTS = frozenset("matmul mm bmm __matmul__ linear einsum cosine_similarity".split())
+_PRODUCTS = frozenset(["matmul", "mm", "bmm", "__matmul__", "linear", "einsum", "cosine_similarity"])
 _Known = Callable[[Any], Interval | None]
 
 
