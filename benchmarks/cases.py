@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+LEAST_MEMORY = 4096  # kilobytes: below, the allocator's pages decide
 MOST_GRADIENTS, MOST_SECONDS, MOST_MEMORY = 20, 15, 4
 
 
@@ -96,7 +97,7 @@ def child(path):
         model, batches, loss, optimizer, rate = fixed
         row["fixed"] = said(diagnose(model, batches, loss, optimizer=optimizer, learning_rate=rate).findings)
     _, trained = peak_of(lambda: steps_from(target.model, data[:1], target.loss, **options))
-    row["memory_ratio"] = (standing + diagnosed) / (standing + trained)
+    row["memory_ratio"] = (standing + diagnosed) / max(standing + trained, LEAST_MEMORY)
     return row
 
 

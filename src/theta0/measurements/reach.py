@@ -51,6 +51,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "mish": (-0.309, math.inf),
     "log_softmax": (-math.inf, 0.0),
     "logsigmoid": (-math.inf, 0.0),
+    "log_sigmoid": (-math.inf, 0.0),
 }
 # Names under which entries are moved, averaged or picked, so that the interval stays.
 _MOVING = frozenset(
