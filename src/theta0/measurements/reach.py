@@ -141,7 +141,9 @@ def interval_of(function: Any, arguments: Sequence[Any], options: Mapping[str, A
     if name in _PRODUCTS:
         return _product(name, arguments, known)
     if name in _MOVING or function is Tensor.__getitem__:
-        return _moved(arguments, known)
+        moved = _moved(arguments, known)
+        averaged = moved is not None and (name == "mean" or "avg_pool" in name)
+        return replace(moved, by=f"mean of {moved.by}") if moved is not None and averaged else moved
     return _affine(name.strip("_"), arguments, known)
 
 
