@@ -162,11 +162,8 @@ def initialised(model: nn.Module) -> nn.Module:
         The module, as `unwrapped`.
 
     Raises:
-        ValueError: if it is no module, or has lazy parameters, which get their shapes and values in the first forward
-            pass.
+        ValueError: if it has lazy parameters, which get their shapes and values in the first forward pass.
     """
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model: expected a torch.nn.Module, got {model!r:.100}")
     model = unwrapped(model)
     lazy = [name for name, p in [*model.named_parameters(), *model.named_buffers()] if is_lazy(p)]
     if lazy:

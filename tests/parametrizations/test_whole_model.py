@@ -12,6 +12,7 @@ from cases import CASES
 from states import state_of
 from theta0._batches import materialised
 from theta0._models import main_output, outputs_of, unwrapped
+from theta0.measurements import activation_shift
 from theta0.parametrizations import check, is_linearly_constrained, parametrize_, remove_, whole_model
 
 METHODS = ["lcw", "cwn", "weight-norm", "spectral-norm"]
@@ -236,7 +237,9 @@ def test_errors_change_nothing(make, method, skip, message):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("verb", [lambda m: parametrize_(m, "lcw"), remove_])
+@pytest.mark.parametrize(
+    "verb", [lambda m: parametrize_(m, "lcw"), remove_, lambda m: activation_shift(m, [torch.ones(1, 2)])]
+)
 @pytest.mark.parametrize("model", [nn.Linear, [nn.Linear(2, 2)]])
 def test_what_is_no_module_is_refused(verb, model):
     with pytest.raises(ValueError, match=r"model: expected a torch.nn.Module"):
