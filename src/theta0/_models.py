@@ -65,7 +65,12 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
     Returns:
         The module whose parameter names have no prefix.
+
+    Raises:
+        ValueError: if it is no module.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model: expected a torch.nn.Module, got {model!r:.100}")
     while True:
         if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             model = model.module

@@ -1,6 +1,7 @@
 """LCW against a dense QR basis in float64: values, zero sums, trajectories, derivatives."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -8,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lcw_cases import LAYERS, both, each_layer, imbalance, inputs_for, original, random
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jacfwd, jacrev, vmap
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, vmap
 
-from theta0.parametrizations import linearly_constrained
+from theta0.parametrizations import centered_weight_norm, linearly_constrained
 
 
 def qr_basis(m: int) -> Tensor:
@@ -152,3 +153,20 @@ def test_vmap_over_stacked_weights(make, coordinates):
 
     torch.testing.assert_close(vmap(loss)(stacked), torch.stack([loss(v) for v in stacked]))
     torch.testing.assert_close(vmap(grad(loss))(stacked), torch.stack([grad(loss)(v) for v in stacked]))
+
+
+@pytest.mark.parametrize(
+    "constrain", [linearly_constrained, partial(linearly_constrained, coordinates="orthonormal"), centered_weight_norm]
+)
+def test_torch_func_hessian_is_that_of_double_backward(constrain):
+    torch.manual_seed(0)
+    layer, x = constrain(nn.Linear(4, 3)).double(), torch.randn(5, 4).double()
+    values = {name: p.detach() for name, p in layer.named_parameters()}
+    name = list(values)[-1]
+
+    def loss(v):
+        return functional_call(layer, values | {name: v}, (x,)).tanh().square().mean()
+
+    expected = torch.autograd.functional.hessian(loss, values[name])
+    torch.testing.assert_close(hessian(loss)(values[name]), expected)
+    assert expected.abs().max() > 1e-3

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
 
-from theta0.parametrizations import PARAMETRIZATIONS, is_linearly_constrained, linearly_constrained
+from theta0.parametrizations import PARAMETRIZATIONS, is_linearly_constrained, linearly_constrained, relative_sums
 
 
 @both
@@ -181,3 +181,9 @@ def test_unknown_coordinates():
 
 def test_the_catalogue_names_it():
     assert PARAMETRIZATIONS["lcw"] is linearly_constrained
+
+
+@pytest.mark.parametrize(("layer", "name"), [(nn.Linear(3, 2), "bias"), (nn.LSTM(3, 2), "weight"), (nn.ReLU(), "x")])
+def test_sums_of_what_is_no_weight_are_refused(layer, name):
+    with pytest.raises(ValueError, match=f"name: expected a weight .* got '{name}'"):
+        relative_sums(layer, name)

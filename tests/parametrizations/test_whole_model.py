@@ -12,6 +12,7 @@ from cases import CASES
 from states import state_of
 from theta0._batches import materialised
 from theta0._models import main_output, outputs_of, unwrapped
+from theta0.measurements import activation_shift
 from theta0.parametrizations import check, is_linearly_constrained, parametrize_, remove_, whole_model
 
 METHODS = ["lcw", "cwn", "weight-norm", "spectral-norm"]
@@ -69,12 +70,26 @@ def test_what_is_taken_and_what_is_left_with_a_reason(method):
     assert net.eval()(x).isfinite().all()
 
 
-def test_skip_takes_paths_and_names():
-    done = []
-    net = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.LSTM(4, 3), nn.Linear(4, 4))
-    parametrize_(net, "lcw", skip=["0", "1.weight_ih_l0"], report=done.append)
-    assert done[0].weights == ("1.weight_hh_l0", "2.weight")
-    assert set(done[0].skipped.values()) == {"skipped as asked"}
+def test_a_report_or_a_warning_that_raises_leaves_the_model_as_it_was():
+    def refuse(_):
+        raise RuntimeError("refused")
+
+    net = nn.Sequential(nn.Linear(4, 4))
+    before = state_of(net)
+    with pytest.raises(RuntimeError, match="refused"):
+        parametrize_(net, "lcw", report=refuse)
+    assert state_of(net) == before
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with pytest.raises(UserWarning, match="optimizer made before"):  # warnings are errors here
+        parametrize_(net, "cwn")
+    assert state_of(net) == before
+    del optimizer
+    parametrize_(net, "cwn")
+    before, optimizer = state_of(net), torch.optim.SGD(net.parameters(), 0.1)
+    with pytest.raises(UserWarning, match="optimizer made before"):
+        remove_(net)
+    assert state_of(net) == before
+    assert optimizer.param_groups
 
 
 @pytest.mark.parametrize("name", [c.name for c in CASES if c.name not in ("lazy",)])
@@ -203,6 +218,10 @@ def test_a_failure_half_way_leaves_the_model_as_it_was(method, monkeypatch):
         (mixed, "polar", (), "method: expected one of 'lcw', 'cwn', 'weight-norm', 'spectral-norm', got 'polar'"),
         (mixed, "lcw", ["nowhere"], r"skip: .*\['nowhere'\]"),
         (mixed, "lcw", "0", r"skip: expected a collection"),
+        (mixed, "lcw", None, r"skip: expected a collection"),
+        (mixed, "lcw", (entry for entry in ["0"]), r"skip: expected a collection"),  # else used up by its check
+        (mixed, "lcw", [0, nn.ReLU()], r"skip: expected a collection"),
+        (mixed, ["lcw"], (), "method: expected one of"),
         (lambda: nn.Sequential(nn.ReLU()), "lcw", (), "it has no such layer"),
         (lambda: nn.Sequential(nn.Linear(1, 3)), "lcw", (), "0.weight: fan-in 1"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), "lcw", (), "run one forward pass first"),
@@ -215,6 +234,16 @@ def test_errors_change_nothing(make, method, skip, message):
     with pytest.raises(ValueError, match=message):
         parametrize_(net, method, skip=skip)
     assert before is None or state_of(net) == before
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "verb", [lambda m: parametrize_(m, "lcw"), remove_, lambda m: activation_shift(m, [torch.ones(1, 2)])]
+)
+@pytest.mark.parametrize("model", [nn.Linear, [nn.Linear(2, 2)]])
+def test_what_is_no_module_is_refused(verb, model):
+    with pytest.raises(ValueError, match=r"model: expected a torch.nn.Module"):
+        verb(model)
 
 
 @each_method

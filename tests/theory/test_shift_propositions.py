@@ -171,3 +171,8 @@ def test_section_4_3_gradients_of_wide_networks(activation, depth, constrained):
 def test_wrong_arguments(mean, variance):
     with pytest.raises(ValueError, match="positive, finite variance"):
         layer_gain(draws(2, 2), mean=mean, variance=variance)
+
+
+def test_a_constant_activation_has_no_gain():
+    with pytest.raises(ValueError, match="an activation that varies"):
+        gradient_gain(lambda z: 0 * z, zero_sum=True)

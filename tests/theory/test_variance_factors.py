@@ -150,6 +150,7 @@ def test_it_works_inside_no_grad():
         (nn.GLU(), 1.0, "elementwise activation"),
         (nn.PReLU(4), 1.0, "elementwise activation"),
         (lambda z: z.detach(), 1.0, "differentiable by autograd"),
+        (nn.ReLU, 1.0, "elementwise activation"),  # a class, not an instance
         (torch.sqrt, 1.0, "is not finite"),
         (lambda z: torch.where(z > 4, torch.full_like(z, math.inf), z), 1.0, "did not converge"),
         (torch.sigmoid, 1e-14, "did not converge"),

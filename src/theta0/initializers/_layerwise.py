@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float64
@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from theta0._batches import Batch
 from theta0._calls import LinearCall, watch
-from theta0._layers import Layer, geometry
+from theta0._layers import Layer, geometry, layers
 from theta0._models import outputs_of
 from theta0._moments import Moments, merged
 from theta0._randomness import Randomness, streams
@@ -60,6 +60,35 @@ class Sweeps:
     count: int = 0
 
 
+def left_alone(skip: Collection[str], model: nn.Module, batch: Batch) -> frozenset[str]:
+    """What a caller asks to skip, checked: an entry that names nothing would be silently without effect.
+
+    Args:
+        skip: paths of layers, or of modules with all that is in them.
+        model: the model.
+        batch: shows the layers that are no modules, such as attention's projections.
+
+    Returns:
+        The entries.
+
+    Raises:
+        ValueError: an entry names neither a module nor a layer.
+    """
+    listed = isinstance(skip, Collection) and not isinstance(skip, str)
+    paths = {path for path, _ in model.named_modules(remove_duplicate=False)}
+    unknown: list[Any] = [e for e in skip if not isinstance(e, str) or e not in paths] if listed else [skip]
+    if listed and unknown:
+        met = {layer.path for layer in layers(model, batch)} | {"(model)"}  # a lone layer's name in messages
+        unknown = [entry for entry in unknown if entry not in met]
+    if unknown:
+        raise ValueError(f"skip: expected a collection of paths of modules or layers of this model, got {unknown}")
+    return frozenset(skip)
+
+
+def _within(layer: str, skip: frozenset[str]) -> bool:
+    return any(layer == entry or layer.startswith(f"{entry}.") for entry in skip)
+
+
 @contextmanager
 def all_or_nothing(model: nn.Module) -> Iterator[None]:
     """Within the block weights may change; buffers and random state come back, and if it fails the weights too."""
@@ -80,7 +109,7 @@ def all_or_nothing(model: nn.Module) -> Iterator[None]:
 def swept(
     model: nn.Module,
     batches: list[Batch],
-    skip: Collection[str],
+    skip: frozenset[str],
     measure: Measure,
     adjust: Adjust,
     is_off: Callable[[Key, Moments], bool],
@@ -94,7 +123,7 @@ def swept(
     Args:
         model: changed in place.
         batches: what is passed over.
-        skip: layer paths to leave alone.
+        skip: from `left_alone`.
         measure: moments of a call's output: one number, or one for each unit.
         adjust: changes a weight, its bias and the call's output to reach a goal; whether it did.
         is_off: whether the moments over all calls are too far from what is wanted.
@@ -102,7 +131,7 @@ def swept(
     Returns:
         What was found.
     """
-    state = Sweeps(frozenset(skip))
+    state = Sweeps(skip)
     for _ in range(_SWEEPS):
         state.count += 1
         changed = _sweep(model, batches, state, measure, adjust)
@@ -211,20 +240,20 @@ def refuse_constant(who: str, call: LinearCall, deviation: float) -> NoReturn:
 
 
 def draw_weights(
-    law: str, generator: Randomness, skip: Collection[str], found: list[Layer], *, std: float = 1.0
+    law: str, generator: Randomness, skip: frozenset[str], found: list[Layer], *, std: float = 1.0
 ) -> None:
     """Draw new weights, each from the stream of its name; half precision is drawn in float32.
 
     Args:
         law: "normal", of deviation `std`, or "orthogonal", of that gain.
         generator: a seed, a generator or None.
-        skip: layer paths to leave alone.
+        skip: from `left_alone`.
         found: the model's layers.
         std: the deviation.
     """
     stream = streams(generator)
     for layer in found:
-        usable = layer.kind not in _SKIPPED and not layer.frozen and layer.path not in skip
+        usable = layer.kind not in _SKIPPED and not layer.frozen and not _within(layer.path, skip)
         if not usable:
             continue
         with torch.no_grad():
@@ -244,7 +273,7 @@ def _reason_to_skip(call: LinearCall, skip: frozenset[str]) -> str | None:
     owner = call.owner
     if call.kind in _SKIPPED:
         return _SKIPPED[call.kind]
-    if owner.layer in skip:
+    if _within(owner.layer, skip):
         return "skipped as asked"
     kept = dict(owner.module.named_parameters())
     short = [name for name in kept if any(full == name or full.endswith(f".{name}") for full in owner.parameters)]

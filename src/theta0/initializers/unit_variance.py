@@ -17,6 +17,7 @@ from theta0.initializers._layerwise import (
     Key,
     all_or_nothing,
     draw_weights,
+    left_alone,
     multiply,
     refuse_constant,
     swept,
@@ -70,7 +71,7 @@ def unit_variance_(
         loss: ignored; every initializer takes the same arguments.
         std: the standard deviation wanted.
         draw: None keeps the weights' directions; "normal" or "orthogonal" draws new ones first.
-        skip: layer paths to leave alone.
+        skip: paths of layers to leave alone, or of modules with all that is in them.
         max_batches: how many batches are read; None reads all.
         generator: for `draw`: a seed, a generator or None.
         report: receives what was done.
@@ -79,7 +80,8 @@ def unit_variance_(
         The model.
 
     Raises:
-        ValueError: if a layer's output does not vary, or is not finite; it names the layer.
+        ValueError: if a layer's output does not vary, or is not finite; it names the layer. If
+            `skip` names what the model does not have.
     """
     if not (math.isfinite(std) and std > 0):
         raise ValueError(f"std: expected a positive number, got {std}")
@@ -87,11 +89,12 @@ def unit_variance_(
         raise ValueError(f"draw: expected None, 'normal' or 'orthogonal', got {draw!r}")
     inner = initialised(model)
     found = materialised(batches, inner, max_batches=max_batches)
+    left = left_alone(skip, inner, found[0])
     to_std = _ToDeviation(std)
     with all_or_nothing(inner):
         if draw is not None:
-            draw_weights(draw, generator, skip, layers(inner, found[0]))
-        sweeps = swept(inner, found, skip, _pooled, to_std.adjust, to_std.is_off)
+            draw_weights(draw, generator, left, layers(inner, found[0]))
+        sweeps = swept(inner, found, left, _pooled, to_std.adjust, to_std.is_off)
     if report is not None:
         names = sweeps.names
         report(

@@ -20,6 +20,7 @@ from theta0.initializers._layerwise import (
     Key,
     all_or_nothing,
     draw_weights,
+    left_alone,
     multiply,
     per_unit,
     refuse_constant,
@@ -83,7 +84,7 @@ def weight_norm_start_(
         draw: None keeps the weights' directions; "normal" (deviation 0.05, as the source draws v) or "orthogonal" (of
             gain 0.05) draws new ones first.
         floor: a unit is left alone where σ is at most this share of its layer's root mean square σ.
-        skip: layer paths to leave alone.
+        skip: paths of layers to leave alone, or of modules with all that is in them.
         max_batches: how many batches are read, one in the source; None reads all.
         generator: for `draw`: a seed, a generator or None.
         report: receives what was done.
@@ -92,7 +93,8 @@ def weight_norm_start_(
         The model.
 
     Raises:
-        ValueError: if no unit of a layer varies, or its output is not finite; it names the layer.
+        ValueError: if no unit of a layer varies, or its output is not finite; it names the layer. If
+            `skip` names what the model does not have.
 
     >>> layer = nn.Linear(2, 1)
     >>> x = torch.tensor([[1.0, 3.0], [2.0, -1.0], [0.0, 0.5]])
@@ -106,11 +108,12 @@ def weight_norm_start_(
         raise ValueError(f"floor: expected a share of the layer's deviation, from 0 to below 1, got {floor}")
     inner = initialised(model)
     found = materialised(batches, inner, max_batches=max_batches)
+    left = left_alone(skip, inner, found[0])
     units = _Units(floor)
     with all_or_nothing(inner):
         if draw is not None:
-            draw_weights(draw, generator, skip, layers(inner, found[0]), std=_DRAWN_STD)
-        sweeps = swept(inner, found, skip, _by_unit, units.adjust, units.is_off)
+            draw_weights(draw, generator, left, layers(inner, found[0]), std=_DRAWN_STD)
+        sweeps = swept(inner, found, left, _by_unit, units.adjust, units.is_off)
     if report is not None:
         names = sweeps.names
         silent = {names[key]: ~varies for key, varies in units.varies.items() if not varies.all()}

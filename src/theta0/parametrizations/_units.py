@@ -17,17 +17,27 @@ def weight_names(layer: nn.Module) -> tuple[str, ...]:
     Returns:
         Their names, parametrized or not; none for kinds without such weights.
     """
+    found = _candidates(layer)
+    return tuple(n for n in found if layer._parameters.get(n) is not None or parametrize.is_parametrized(layer, n))
+
+
+def hooked_weight_names(layer: nn.Module) -> tuple[str, ...]:
+    """The units' weights that a hook makes anew before each call: torch's older weight normalization, pruning.
+
+    Returns:
+        Their names.
+    """
+    return tuple(name for name in _candidates(layer) if isinstance(layer.__dict__.get(name), Tensor))
+
+
+def _candidates(layer: nn.Module) -> list[str]:
     if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d) or transposed_groups(layer):
-        candidates = ["weight"]
-    elif isinstance(layer, nn.MultiheadAttention):
-        candidates = ["in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"]
-    elif isinstance(layer, nn.RNNBase):
-        candidates = [n for n in layer._flat_weights_names if n.startswith(("weight_ih_l", "weight_hh_l"))]
-    elif isinstance(layer, nn.RNNCellBase):
-        candidates = ["weight_ih", "weight_hh"]
-    else:
-        candidates = []
-    return tuple(n for n in candidates if layer._parameters.get(n) is not None or parametrize.is_parametrized(layer, n))
+        return ["weight"]
+    if isinstance(layer, nn.MultiheadAttention):
+        return ["in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"]
+    if isinstance(layer, nn.RNNBase):
+        return [n for n in layer._flat_weights_names if n.startswith(("weight_ih_l", "weight_hh_l"))]
+    return ["weight_ih", "weight_hh"] if isinstance(layer, nn.RNNCellBase) else []
 
 
 def transposed_groups(layer: nn.Module) -> int:

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations, parametrize
 from theta0._batches import initialised
 from theta0._untouched import randomness_snapshot, snapshot
 from theta0.parametrizations._torch_classes import own_class_, read_weights_when_called_
-from theta0.parametrizations._units import fan_in, transposed_groups, weight_names
+from theta0.parametrizations._units import fan_in, hooked_weight_names, transposed_groups, weight_names
 from theta0.parametrizations.centered_weight_norm import CenteredDirection, centered_weight_norm
 from theta0.parametrizations.linearly_constrained import Centered, HouseholderBasis, linearly_constrained
 
@@ -48,8 +48,11 @@ def parametrize_(
     `"lcw"` is `linearly_constrained` in ambient coordinates, `"cwn"` is `centered_weight_norm`; `"weight-norm"` and
     `"spectral-norm"` are torch's own. Left plain, with a reason to `report`: what `skip` names, frozen weights, units
     with one input (depthwise 1 × 1 convolutions; LCW and CWN), weights of zeros or equal ones (all but LCW), weights
-    parametrized already, and weights tied to an owner that cannot be parametrized alike (an embedding). Weights tied
-    among layers that can are parametrized jointly and stay tied.
+    parametrized already or made by a hook, and weights tied to an owner that cannot be parametrized alike (an
+    embedding). Weights tied among layers that can are parametrized jointly and stay tied.
+
+    A computed weight is given values by assignment, `layer.weight = values`. Initializers that write in place, and so
+    `reset_parameters`, reach a temporary tensor and change nothing.
 
     Under `"lcw"` the weights remain the same `Parameter` objects, so an optimizer made before goes on working. Under
     `"spectral-norm"` as well; `"cwn"` and `"weight-norm"` put new ones in their place: make the optimizer afterwards.
@@ -69,7 +72,7 @@ def parametrize_(
         ValueError: if the method or an entry of `skip` is unknown, no weight is left, or the model is wrapped in
             DistributedDataParallel already, which would miss new parameters.
     """
-    if method not in _METHODS:
+    if not isinstance(method, str) or method not in _METHODS:
         raise ValueError(f"method: expected one of {', '.join(map(repr, _METHODS))}, got {method!r}")
     if isinstance(model, nn.parallel.DistributedDataParallel) and method != "lcw":
         raise ValueError(
@@ -85,23 +88,24 @@ def parametrize_(
     try:
         torch.manual_seed(0)  # spectral norm draws the start of its power iteration
         _register(chosen, method)
+        _warn_of_optimizers(inner, before)
+        if report is not None:
+            report(Parametrized(method, tuple(_full(*weight) for weight in chosen), skipped))
     except BaseException:
         restore()
         raise
     finally:
         restore_randomness()
-    _warn_of_optimizers(inner, before)
-    if report is not None:
-        report(Parametrized(method, tuple(_full(*weight) for weight in chosen), skipped))
     return model
 
 
 def remove_(model: nn.Module) -> nn.Module:
-    """Make the weights that `parametrize_` parametrized plain again, computing the same function.
+    """Make the weights under `parametrize_`'s kinds of parametrization plain again, computing the same function.
 
-    Names and order of the `state_dict` are those from before. Parametrizations of other kinds stay, and so does one
-    of these kinds where it is stacked on another. Weights keep their `Parameter` under LCW and spectral norm; the other
-    methods leave new ones: make the optimizer afterwards. Spectral norm stops where its iteration stands.
+    Also those that were parametrized by other means than `parametrize_`. Names and order of the `state_dict` are
+    those from before. Parametrizations of other kinds stay, and so does one of these kinds where it is stacked on
+    another. Weights keep their `Parameter` under LCW and spectral norm; the other methods leave new ones: make the
+    optimizer afterwards. Spectral norm stops where its iteration stands.
 
     Args:
         model: changed in place; as it was if anything fails.
@@ -119,10 +123,10 @@ def remove_(model: nn.Module) -> nn.Module:
         with torch.no_grad():
             for parameter, value, _ in plain.values():
                 parameter.copy_(value)
+        _warn_of_optimizers(inner, before)
     except BaseException:
         restore()
         raise
-    _warn_of_optimizers(inner, before)
     return model
 
 
@@ -169,16 +173,20 @@ def _in_order(module: nn.Module) -> None:
 
 
 def _chosen(model: nn.Module, method: Method, skip: Collection[str]) -> tuple[list[_Weight], dict[str, str]]:
-    _check_skip(model, skip)
+    asked = _asked(model, skip)
     owners: dict[int, list[_Weight]] = {}
     for path, module in model.named_modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 owners.setdefault(id(parameter), []).append((path, module, name))
-    reasons: dict[str, str | None] = {}
+    reasons: dict[str, str | None] = {
+        _full(path, module, name): "made by a hook before each forward pass"
+        for path, module in model.named_modules()
+        for name in hooked_weight_names(module)
+    }
     found = [(path, module, name) for path, module in model.named_modules() for name in weight_names(module)]
     for weight in found:
-        reasons[_full(*weight)] = _plain_because(weight, method, skip)
+        reasons[_full(*weight)] = _plain_because(weight, method, asked)
     for path, module, name in found:
         tied, groups = owners.get(id(module._parameters.get(name)), []), transposed_groups(module)
         for other in tied:
@@ -190,17 +198,29 @@ def _chosen(model: nn.Module, method: Method, skip: Collection[str]) -> tuple[li
     return chosen, {name: reason for name, reason in reasons.items() if reason is not None}
 
 
-def _check_skip(model: nn.Module, skip: Collection[str]) -> None:
-    known = {path for path, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
-    unknown = [entry for entry in skip if entry not in known] if not isinstance(skip, str) else [skip]
+def _asked(model: nn.Module, skip: Collection[str]) -> set[tuple[int, str]]:
+    """The weights that `skip` names, under any of their paths, by module and attribute."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    listed = isinstance(skip, Collection) and not isinstance(skip, str)
+    asked: set[tuple[int, str]] = set()
+    unknown: list[Any] = [] if listed else [skip]
+    for entry in skip if listed else ():
+        path, _, name = entry.rpartition(".") if isinstance(entry, str) else ("", "", "")
+        if isinstance(entry, str) and entry in modules:
+            asked |= {(id(module), name) for module in modules[entry].modules() for name in weight_names(module)}
+        elif entry in parameters or (path in modules and name in weight_names(modules[path])):
+            asked.add((id(modules[path]), name))
+        else:
+            unknown.append(entry)
     if unknown:
         raise ValueError(f"skip: expected a collection of module paths or weight names of this model, got {unknown}")
+    return asked
 
 
-def _plain_because(weight: _Weight, method: Method, skip: Collection[str]) -> str | None:
-    path, module, name = weight
-    full = _full(path, module, name)
-    if any(full == entry or f"{full}.".startswith(f"{entry}.") for entry in skip):
+def _plain_because(weight: _Weight, method: Method, asked: Collection[tuple[int, str]]) -> str | None:
+    _, module, name = weight
+    if (id(module), name) in asked:
         return "skipped as asked"
     parameter = module._parameters.get(name)
     if parameter is None:
@@ -213,11 +233,17 @@ def _plain_because(weight: _Weight, method: Method, skip: Collection[str]) -> st
         return f"fan-in {size}, where only the zero weight sums to zero"
     if method == "cwn" and CenteredDirection(groups).without_direction(parameter):
         return "a unit of equal weights, which has no direction once centred"
-    if method == "weight-norm" and not parameter.is_meta and bool((parameter.detach().flatten(1) == 0).all(1).any()):
+    if method == "weight-norm" and _has_zero_unit(parameter.detach(), groups):
         return "a unit of zero weights, which has no direction"
     if method == "spectral-norm" and not parameter.is_meta and not bool(parameter.detach().any()):
         return "all weights zero, which no norm can scale"
     return None
+
+
+def _has_zero_unit(weight: Tensor, groups: int) -> bool:
+    """Whether one of the lengths that torch's weight normalization takes is zero: one for each output of a group."""
+    by_unit = weight.transpose(0, 1) if groups else weight
+    return not weight.is_meta and bool((by_unit.flatten(1) == 0).all(1).any())
 
 
 def _register(chosen: Iterable[_Weight], method: Method) -> None:

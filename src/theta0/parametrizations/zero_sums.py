@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from theta0.parametrizations._units import rows, transposed_groups
+from theta0.parametrizations._units import hooked_weight_names, rows, transposed_groups, weight_names
 from theta0.parametrizations.centered_weight_norm import CenteredDirection
 from theta0.parametrizations.linearly_constrained import Centered, HouseholderBasis
 
@@ -39,7 +39,12 @@ def relative_sums(layer: nn.Module, name: str = "weight") -> Float[Tensor, "unit
 
     Returns:
         One number for each unit; 0 for a unit of zero weights.
+
+    Raises:
+        ValueError: if the layer has no units' weights of this name.
     """
+    if name not in (known := weight_names(layer) + hooked_weight_names(layer)):
+        raise ValueError(f"name: expected a weight of {layer}, which are {list(known)}, got {name!r}")
     with torch.no_grad():
         by_unit = rows(getattr(layer, name).double(), transposed_groups(layer))
         return by_unit.sum(1).abs() / by_unit.abs().sum(1).clamp_min(torch.finfo(torch.float64).tiny)

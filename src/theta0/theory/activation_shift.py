@@ -177,9 +177,14 @@ def gradient_gain(activation: Activation, *, zero_sum: bool, sigma: float = 1.0)
     Returns:
         The gain per layer: below 1 gradients vanish towards the input, above 1 they grow.
 
+    Raises:
+        ValueError: as `variance_factors`, and for a constant activation, which no scale brings to σ².
+
     >>> [round(gradient_gain(torch.sigmoid, zero_sum=zero_sum), 3) for zero_sum in (False, True)]
     [0.153, 1.034]
     """
     factors = variance_factors(activation, sigma)
     shift = 0.0 if zero_sum else factors.mean**2 / sigma**2
+    if factors.forward + shift == 0:
+        raise ValueError(f"expected an activation that varies on ±3 standard deviations of {sigma}, got {activation}")
     return factors.backward / (factors.forward + shift)

@@ -126,7 +126,7 @@ def _probe(activation: Activation, sigma: float) -> tuple[float, float]:
     try:
         together, slope = _value_and_slope(activation, grid.clone())
         alone = [_value_and_slope(activation, z.clone())[0] for z in torch.tensor_split(grid, len(grid))]
-    except (RuntimeError, TypeError, IndexError) as error:
+    except (RuntimeError, TypeError, IndexError, AttributeError) as error:  # the last one: a class, not an instance
         raise ValueError(
             "expected an elementwise activation that takes a float64 tensor and is differentiable by autograd, "
             f"got {activation}, which failed on a tensor of shape (7,): {error}"
