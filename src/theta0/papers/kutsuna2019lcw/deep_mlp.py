@@ -1,7 +1,7 @@
 """Figure 5: fifty sigmoid layers under every normalisation, and what their starts look like (section 6.1)."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ SCALES = {
     "laptop": Scale(1.0, 256, 3, Plan(None, 5000, 3, 14, 1e-4), "fashion-mnist"),
     "paper": Scale(1.0, 256, 3, Plan(None, None, 100, 100, 1e-4), "cifar10"),
 }
+_RELU_RATES = (0.003, 3e-5)  # first and last; at 0.1 only networks with batch normalization train
 COMPARED = ("LCW", "BN", "BN+LCW")
 RELU_VARIANTS = ("plain", "unit variance", "LCW", "BN", "BN+LCW", "LN")
 
@@ -92,12 +93,14 @@ def draw_perceptrons(
         raise ValueError(f"scale {scale!r} is not known: choose one of {list(SCALES)}")
     size = SCALES[scale]
     source = source_of(data, root, size.data)
+    plan, (rate, floor) = size.plan, _RELU_RATES
+    plan = replace(plan, rate=rate, floor=floor) if activation == "relu" else plan
     shared = {
         "experiment": f"deep {activation} perceptron",
         "data": source.label if isinstance(source, Dataset) else source[0],
         "activation": activation,
         "width": size.width,
-        "plan": size.plan.settings(),
+        "plan": plan.settings(),
     }
     deep = max(round(depth * size.depth), 2)
     runs = [

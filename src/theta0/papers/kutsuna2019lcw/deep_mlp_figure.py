@@ -65,15 +65,18 @@ def sentence(rows: list[Row]) -> str:
         One line.
     """
     trained = [row for row in rows if row["trained"]]
-    idle = [row["variant"] for row in trained if row["seed"] == 0 and is_idle(row)]
+    first = [row for row in trained if row["seed"] == 0]
+    idle, lost = ([row["variant"] for row in first if judged(row)] for judged in (is_idle, is_lost))
+    source = " (source: WN and SN)" if trained[0]["activation"] == "sigmoid" else ""
     ends = "; ".join(
         f"{variant} {_mean(trained, variant, 'train_loss')} / {_mean(trained, variant, 'test_loss')}"
         for variant in dict.fromkeys(row["variant"] for row in trained)
-        if variant not in idle
+        if variant not in (*idle, *lost)
     )
     return (
-        f"stay at chance for all {trained[0]['updates']} updates: {', '.join(idle) or 'none'} "
-        f"(source, sigmoid: WN and SN); training / test loss at the end: {ends}; {_paired(trained)}; {_starts(rows)}"
+        f"stay at chance for all {trained[0]['updates']} updates: {', '.join(idle) or 'none'}{source}; "
+        f"diverge: {', '.join(lost) or 'none'}; training / test loss at the end: {ends}; "
+        f"{_paired(trained)}; {_starts(rows)}"
     )
 
 
@@ -87,7 +90,19 @@ def is_idle(row: Row) -> bool:
         True if no point of the curve reaches 1.5 times the accuracy of a guess among equally frequent classes.
     """
     reached = [value for value in row["train_accuracy"] if value is not None]
-    return bool(max(reached, default=0.0) < 1.5 / row["classes"])
+    return not is_lost(row) and bool(max(reached) < 1.5 / row["classes"])
+
+
+def is_lost(row: Row) -> bool:
+    """Whether a run ended in a loss that is not finite.
+
+    Args:
+        row: a trained run.
+
+    Returns:
+        True if its last point is missing.
+    """
+    return row["train_loss"][-1] is None
 
 
 def _values(rows: list[Row], variant: str, curve: str) -> list[float]:
@@ -106,8 +121,8 @@ def _paired(rows: list[Row]) -> str:
     gap = plain - constrained
     spread = f" ± {gap.std(ddof=1):.3f}" if len(gap) > 1 else ""
     return (
-        f"test loss of BN+LCW below BN's in {lower} of {len(gap)} seeds, by {gap.mean():.3f}{spread} "
-        "(source: it is lower)"
+        f"test loss of BN+LCW below BN's in {lower} of {len(gap)} seeds, by {gap.mean():.3f}{spread}"
+        f"{' (source: it is lower)' if rows[0]['activation'] == 'sigmoid' else ''}"
     )
 
 
