@@ -121,6 +121,8 @@ class _Watch(TorchFunctionMode):  # a class because torch's interception point i
             self.observers.nonlinearity(
                 NonlinearityCall(origin[1], NONLINEARITIES[func], func, args[0], args[1:], options)
             )
+        if func in _RECURRENT:
+            args = (_with_gradient(args[0]), *args[1:])
         result = func(*args, **options)
         if func in _LINEAR_MAPS:
             origin = self.linear(func, args, options, result) or origin
@@ -200,6 +202,12 @@ class _Watch(TorchFunctionMode):  # a class because torch's interception point i
         finally:
             F.linear = original
             self.sample_axis = None
+
+
+def _with_gradient(sequence: Tensor) -> Tensor:
+    """Data that a recurrent layer reads directly, made to carry a gradient: its steps are seen nowhere else."""
+    needless = not torch.is_grad_enabled() or sequence.requires_grad or not sequence.is_floating_point()
+    return sequence if needless else sequence.detach().requires_grad_()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from theta0.diagnosis.results import Finding
 
 FALL_ERROR, FALL_WARNING = 1e-4, 1e-3
 GROWTH_ERROR, GROWTH_WARNING = 1e5, 1e3
+STEP_ERROR, STEP_WARNING = 1e-12, 1e-9
 _MEASURED = "measured, docs/findings.md"
 
 
@@ -19,7 +20,7 @@ def backward_findings(table: Table) -> list[Finding]:
         Findings, the causes first.
     """
     links = [link for link in chain(table) if link.backward is not None and math.isfinite(link.backward)]
-    found = [vanishing_gradients(links), exploding_gradients(links)]
+    found = [vanishing_gradients(links), vanishing_steps(chain(table)), exploding_gradients(links)]
     return [finding for finding in found if finding is not None]
 
 
@@ -50,6 +51,35 @@ def vanishing_gradients(links: list[Link]) -> Finding | None:
         remedy="theta0 treat TARGET --with lcw",
         source=_MEASURED,
         layers=tuple(link.layer for link in reversed(fallen)),
+    )
+
+
+def vanishing_steps(links: list[Link]) -> Finding | None:
+    """The gradient dies out on its way back through the time steps of a recurrent layer.
+
+    Returns:
+        The finding, or None.
+    """
+    lost = [link for link in links if link.numbers.get("step_gradient_share", 1.0) < STEP_WARNING]
+    if not lost:
+        return None
+    worst = min(lost, key=lambda link: link.numbers["step_gradient_share"])
+    share, steps = worst.numbers["step_gradient_share"], int(worst.numbers["steps"])
+    severe = share < STEP_ERROR
+    return Finding(
+        code="vanishing-gradients",
+        severity="error" if severe else "warning",
+        layer=worst.layer,
+        value=share,
+        threshold=STEP_ERROR if severe else STEP_WARNING,
+        message=(
+            f"Going back through the {steps} time steps of {worst.layer!r}, the gradient falls to {share:.1e} of its "
+            "largest: nothing can be learnt from the first steps. Give an LSTM a long memory by its forget bias "
+            "(about the logarithm of the span), a plain recurrent layer orthogonal weights, or read all steps."
+        ),
+        remedy=f"model.get_submodule({worst.layer!r}).bias_hh_l0.data[hidden : 2 * hidden] = math.log({steps})",
+        source=f"Tallec & Ollivier (2018), chrono initialization; threshold {_MEASURED}",
+        layers=tuple(link.layer for link in lost),
     )
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from theta0._records import Table
 
+SPREAD_ERROR = 1e-3  # between samples, of the root mean square; measured, docs/findings.md
+
 
 @dataclass(frozen=True)
 class Link:
@@ -92,3 +94,12 @@ def falling_back(links: Sequence[Link], threshold: float) -> list[Link]:
             break
         fallen.append(link)
     return fallen if any(link.sensitivity for link in fallen) else []
+
+
+def zero_weight(link: Link, table: Table) -> bool:
+    """A layer that starts at zero on purpose: only its bias speaks, so it says nothing about the signal.
+
+    Returns:
+        Whether its weight is zero.
+    """
+    return table.get(f"{link.layer.partition('#')[0]}.weight", {}).get("value_rms") == 0

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,10 +15,16 @@ from theta0._records import Table, by_layer
 from theta0._training import checked_optimizer, steps_from
 from theta0._untouched import untouched
 from theta0.diagnosis.backward import backward_findings, frozen_parameters, unused_parameters, zero_gradient
+from theta0.diagnosis.chain import chain
 from theta0.diagnosis.finiteness import nonfinite_signals, nonfinite_weights
-from theta0.diagnosis.forward import SPREAD_ERROR, forward_findings
+from theta0.diagnosis.forward import forward_findings
+from theta0.diagnosis.inputs import input_findings
+from theta0.diagnosis.ordering import ordered
+from theta0.diagnosis.outputs import broadcast_loss, squashed_output
 from theta0.diagnosis.rates import measured_rate, rate_findings
 from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.diagnosis.units import identical_units
+from theta0.measurements.inspection import Inspection, inspection
 from theta0.measurements.signals import signals_of
 
 _PROBE_STEPS = 2
@@ -36,7 +41,7 @@ def diagnose(
 ) -> Diagnosis:
     """Look at a network's starting point and say what is wrong with it.
 
-    The model is left bit-identical. Cost: one gradient per batch, and two probe steps on one batch where a parameter's
+    The model is left bit-identical. Cost: one gradient per batch, a forward pass, and two probe steps on one batch where a parameter's
     gradient is exactly zero (only one that stays zero is a fault); about ten more where a learning rate is given, to
     hold it against the curvature.
 
@@ -70,9 +75,10 @@ def diagnosis_of(
     """
     checked_optimizer(optimizer or "sgd")
     model = ready(model, batches[0])
+    seen = inspection(model, batches[0], loss)
     records = signals_of(model, list(batches), loss)
     table = by_layer(records)
-    cost = float(len(batches))
+    cost = len(batches) + 1 / 3
     broken = nonfinite_weights(table)
     if broken:
         return Diagnosis(tuple(records), tuple(broken), cost)
@@ -82,7 +88,9 @@ def diagnosis_of(
     if zero and math.isfinite(table[""]["loss"]):
         stuck = _still_zero(model, batches[0], loss, zero, optimizer or "sgd", rate or 0.01)
         cost += _PROBE_STEPS + 1
-    findings = [*nonfinite_signals(table), *forward_findings(table, regression=name_of(loss) in ("mse", "l1"))]
+    factors = [name for name in stuck if table[name]["value_rms"] == 0 and not name.endswith("bias")]
+    stuck = factors + [name for name in stuck if name not in factors]
+    findings = [*_of_forward(seen, table, loss), *nonfinite_signals(table)]
     if trained or "loss" in table.get("", {}):
         findings += [
             *backward_findings(table),
@@ -97,7 +105,14 @@ def diagnosis_of(
         healthy = all(f.severity == "note" for f in findings)
         normalised = any(isinstance(m, _BatchNorm) and m.training for m in model.modules())
         findings += rate_findings(rate, allowed, otherwise_healthy=healthy, batch_norm=normalised)
-    return Diagnosis(tuple(records), tuple(_ordered(_corroborated(findings))), cost, allowed)
+    return Diagnosis(tuple(records), tuple(ordered(findings, zero_factor=bool(factors))), cost, allowed)
+
+
+def _of_forward(seen: Inspection, table: Table, loss: Loss) -> list[Finding]:
+    """What the data, the forward pass and the loss say."""
+    single = (broadcast_loss(seen), squashed_output(seen), identical_units(chain(table), table))
+    found = [finding for finding in single if finding is not None]
+    return [*found, *input_findings(seen, table), *forward_findings(table, regression=name_of(loss) in ("mse", "l1"))]
 
 
 def _participation(model: nn.Module, table: Table) -> list[Finding]:
@@ -120,20 +135,3 @@ def _still_zero(
         value, _ = loss_of(model, batch, loss)
         found = torch.autograd.grad(value, [named[name] for name in names], allow_unused=True)
     return [name for name, g in zip(names, found, strict=True) if g is None or not bool(g.any())]
-
-
-def _corroborated(findings: list[Finding]) -> list[Finding]:
-    """Activation shift alone slows training; it stops it where nothing else is left, or something dies of it."""
-    fatal = {"constant-output", "vanishing-activations", "vanishing-gradients"}
-    if any(f.code in fatal and f.severity == "error" for f in findings):
-        return findings
-    return [
-        replace(f, severity="warning") if f.code == "activation-shift" and 1 - f.value > SPREAD_ERROR**2 else f
-        for f in findings
-    ]
-
-
-def _ordered(findings: list[Finding]) -> list[Finding]:
-    """Errors before warnings before notes; within each, causes first, as the families list them."""
-    rank = {"error": 0, "warning": 1, "note": 2}
-    return sorted(findings, key=lambda finding: rank[finding.severity])

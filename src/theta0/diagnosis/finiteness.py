@@ -5,6 +5,8 @@ import math
 from theta0._records import Table
 from theta0.diagnosis.results import Finding
 
+LEFT_OVER = 1e10
+
 
 def nonfinite_weights(table: Table) -> list[Finding]:
     """Parameters that hold NaN or infinite values, before any forward pass.
@@ -14,7 +16,7 @@ def nonfinite_weights(table: Table) -> list[Finding]:
     """
     bad = [name for name, n in table.items() if name and "value_rms" in n and n.get("nonfinite_share")]
     if not bad:
-        return []
+        return _left_over(table)
     share = table[bad[0]]["nonfinite_share"]
     return [
         Finding(
@@ -30,6 +32,30 @@ def nonfinite_weights(table: Table) -> list[Finding]:
             ),
             remedy=f"torch.nn.init.normal_(model.get_parameter({bad[0]!r}), std=0.02)",
             source="IEEE 754",
+            layers=tuple(bad),
+        )
+    ]
+
+
+def _left_over(table: Table) -> list[Finding]:
+    """Finite numbers that no draw makes: memory as it was."""
+    bad = [name for name, n in table.items() if name and n.get("value_max", 0.0) > LEFT_OVER]
+    if not bad:
+        return []
+    largest = table[bad[0]]["value_max"]
+    return [
+        Finding(
+            code="non-finite",
+            severity="error",
+            layer=bad[0],
+            value=largest,
+            threshold=LEFT_OVER,
+            message=(
+                f"Parameter {bad[0]!r} holds values up to {largest:.1e}, as memory that was never initialised does; "
+                "products of them overflow. Initialise it: torch.empty gives memory as it was."
+            ),
+            remedy=f"torch.nn.init.normal_(model.get_parameter({bad[0]!r}), std=0.02)",
+            source="no initialization draws such numbers; their squares leave float32's range",
             layers=tuple(bad),
         )
     ]

@@ -1,20 +1,21 @@
-"""Findings about what flows forward: shift, vanishing, exploding, saturation, dead units, outputs."""
+"""Findings about what flows forward: shift, vanishing, exploding."""
 
 import math
 
 from theta0._records import Table
-from theta0.diagnosis.chain import Link, chain, final_run
+from theta0.diagnosis.chain import SPREAD_ERROR, Link, chain, final_run, zero_weight
+from theta0.diagnosis.outputs import constant_output, initial_loss
 from theta0.diagnosis.results import Finding
+from theta0.diagnosis.units import dead_units, saturated_units
 
 # Thresholds. Those called measured are derived in docs/findings.md, on networks that train and networks that do not.
 SHIFT_ERROR, SHIFT_WARNING = 0.9999, 0.99
-SPREAD_ERROR = 1e-3
-SILENT = 1e-4
+COMMON_WEIGHT, COMMON_SHARE = (
+    0.5,
+    0.8,
+)  # |mean| over standard deviation of a weight; mean² over mean square of an output
+SILENT, SHRUNK = 1e-3, 1e-2  # of an output, and of the last hidden layer over the first
 GROWTH_ERROR, GROWTH_WARNING = 1e3, 1e2
-SATURATED_ERROR, SATURATED_WARNING = 0.9, 0.5
-DEAD_ERROR, DEAD_WARNING = 0.95, 0.5
-LOSS_ERROR, LOSS_WARNING = 10.0, 3.0  # of cross-entropies
-ERROR_ERROR, ERROR_WARNING = 1e3, 1e2  # of squared and absolute errors: the best constant may be nearly right already
 _MEASURED = "measured, docs/findings.md"
 
 
@@ -29,11 +30,11 @@ def forward_findings(table: Table, *, regression: bool = False) -> list[Finding]
         Findings, the causes first.
     """
     links = [link for link in chain(table) if math.isfinite(link.rms)]
-    speaking = [link for link in links if not _zero_weight(link, table)]
+    speaking = [link for link in links if not zero_weight(link, table)]
     found = [
-        activation_shift(speaking),
+        activation_shift(speaking) or common_shift(speaking, table),
         vanishing_activations(speaking, table),
-        exploding_activations(links),
+        exploding_steps(links) or exploding_activations(links),
         saturated_units(links),
         dead_units(links),
         constant_output(links, table),
@@ -79,6 +80,44 @@ def activation_shift(links: list[Link]) -> Finding | None:
     )
 
 
+def common_shift(links: list[Link], table: Table) -> Finding | None:
+    """Weights of one sign: their mean, which all units share, makes nearly all of what every unit puts out.
+
+    Of zero-mean draws the mean is far below the spread, and the units' outputs lie on both sides of zero.
+
+    Returns:
+        The finding, or None.
+    """
+
+    def leaning(link: Link) -> float:
+        weight = table.get(f"{link.layer.partition('#')[0]}.weight", {})
+        mean, rms = abs(weight.get("value_mean", 0.0)), weight.get("value_rms", 0.0)
+        return mean / max((rms**2 - mean**2) ** 0.5, 1e-12) if rms > mean else (math.inf if mean else 0.0)
+
+    def shared(link: Link) -> float:
+        return link.numbers["preactivation_mean"] ** 2 / link.rms**2 if link.rms > 0 else 0.0
+
+    run = [link for link in links if leaning(link) >= COMMON_WEIGHT and shared(link) >= COMMON_SHARE]
+    if len(run) < 2:
+        return None
+    worst, first = max(shared(link) for link in run), next(link for link in links if leaning(link) >= COMMON_WEIGHT)
+    return Finding(
+        code="activation-shift",
+        severity="error",
+        layer=first.layer,
+        value=worst,
+        threshold=COMMON_SHARE,
+        message=(
+            f"The weights from layer {first.layer!r} on have a mean of {leaning(first):.2g} times their spread, which "
+            f"all units share: up to {worst:.0%} of the mean square of a layer's output is one common number that "
+            "grows with the fan-in. Draw them around zero, or centre them (LCW) and rescale them to unit variance."
+        ),
+        remedy="theta0 treat TARGET --with lcw",
+        source=f"kutsuna2019lcw, section 3: the mean of the weights times that of the activations; {_MEASURED}",
+        layers=tuple(dict.fromkeys([first.layer, *(link.layer for link in run)])),
+    )
+
+
 def vanishing_activations(links: list[Link], table: Table) -> Finding | None:
     """What differs between samples dies out on the way to the output, and no later layer restores it.
 
@@ -99,7 +138,7 @@ def vanishing_activations(links: list[Link], table: Table) -> Finding | None:
         severity="error",
         layer=first.layer,
         value=value,
-        threshold=SILENT if silent else SPREAD_ERROR,
+        threshold=SHRUNK if silent else SPREAD_ERROR,
         message=(
             f"What differs between samples shrinks by a factor of {factor:.2g} a layer and is down to "
             f"{end.spread:.1e} of {end.rms:.1e} at the last layer; it is lost from {first.layer!r} on. "
@@ -143,128 +182,33 @@ def exploding_activations(links: list[Link]) -> Finding | None:
     )
 
 
-def saturated_units(links: list[Link]) -> Finding | None:
-    """A bounded nonlinearity is flat nearly everywhere.
+def exploding_steps(links: list[Link]) -> Finding | None:
+    """A recurrent layer's states grow from step to step.
 
     Returns:
         The finding, or None.
     """
-    flat = [link for link in links if link.numbers.get("saturated_share", 0.0) >= SATURATED_WARNING]
-    if not flat:
+    grown = [link for link in links if link.numbers.get("step_growth", 0.0) > GROWTH_WARNING]
+    if not grown:
         return None
-    worst = max(link.numbers["saturated_share"] for link in flat)
-    severe = worst >= SATURATED_ERROR
+    worst = max(grown, key=lambda link: link.numbers["step_growth"])
+    growth, steps = worst.numbers["step_growth"], int(worst.numbers["steps"])
+    severe = growth > GROWTH_ERROR
     return Finding(
-        code="saturated-units",
+        code="exploding-activations",
         severity="error" if severe else "warning",
-        layer=flat[0].layer,
-        value=worst,
-        threshold=SATURATED_ERROR if severe else SATURATED_WARNING,
+        layer=worst.layer,
+        value=growth,
+        threshold=GROWTH_ERROR if severe else GROWTH_WARNING,
         message=(
-            f"After layer {flat[0].layer!r} the nonlinearity is flat (slope below 5 % of its maximum) for "
-            f"{flat[0].numbers['saturated_share']:.0%} of its inputs, so hardly any gradient passes. "
-            "Standardise the inputs or rescale the weights to unit variance."
+            f"The states of {worst.layer!r} grow {growth:.1e} times over its {steps} time steps, a factor of "
+            f"{growth ** (1 / max(1, steps - 1)):.2f} a step. "
+            "Draw its recurrent weights orthogonal, so that their spectral radius is one."
         ),
-        remedy="theta0 treat TARGET --with unit-variance",
-        source=f"slope below 5 % of its maximum: Glorot & Bengio (2010), section 3; share {_MEASURED}",
-        layers=tuple(link.layer for link in flat),
+        remedy=f"torch.nn.init.orthogonal_(model.get_submodule({worst.layer!r}).weight_hh_l0)",
+        source=f"Pascanu et al. (2013), section 2.1; threshold {_MEASURED}",
+        layers=tuple(link.layer for link in grown),
     )
-
-
-def dead_units(links: list[Link]) -> Finding | None:
-    """Units whose nonlinearity passes no gradient on any sample.
-
-    Returns:
-        The finding, or None.
-    """
-    dead = [link for link in links if link.numbers.get("dead_share", 0.0) >= DEAD_WARNING]
-    if not dead:
-        return None
-    worst = max(dead, key=lambda link: link.numbers["dead_share"])
-    share = worst.numbers["dead_share"]
-    severe = share >= DEAD_ERROR
-    return Finding(
-        code="dead-units",
-        severity="error" if severe else "warning",
-        layer=dead[0].layer,
-        value=share,
-        threshold=DEAD_ERROR if severe else DEAD_WARNING,
-        message=(
-            f"After layer {worst.layer!r}, {share:.0%} of the units have slope zero on every sample: they cannot "
-            "learn. "
-            "Centre the inputs or the biases, and rescale the weights to unit variance."
-        ),
-        remedy="theta0 treat TARGET --with unit-variance",
-        source=f"Lu et al. (2020), dying ReLU; share {_MEASURED}",
-        layers=tuple(link.layer for link in dead),
-    )
-
-
-def constant_output(links: list[Link], table: Table) -> Finding | None:
-    """All samples get the same output although the last layer's weights are not zero.
-
-    Returns:
-        The finding, or None.
-    """
-    whole = table.get("", {})
-    spread, rms = whole.get("output_sample_std"), whole.get("output_rms", 0.0)
-    if spread is None or not links or links[-1].rms == 0 or not rms > 0 or not spread / rms < SPREAD_ERROR:
-        return None
-    if _zero_weight(links[-1], table):
-        return None
-    return Finding(
-        code="constant-output",
-        severity="error",
-        layer=links[-1].layer,
-        value=spread / rms,
-        threshold=SPREAD_ERROR,
-        message=(
-            f"The output is the same for every sample: it varies by {spread:.1e} between samples and is {rms:.1e} in "
-            "size. "
-            "Mend the first layer named above; if none is, look at what the last layer does to its input."
-        ),
-        remedy="theta0 treat TARGET",
-        source=_MEASURED,
-        layers=(links[-1].layer,),
-    )
-
-
-def initial_loss(table: Table, *, regression: bool = False) -> Finding | None:
-    """The first loss is far above that of the best predictor that ignores its input.
-
-    Returns:
-        The finding, or None.
-    """
-    whole = table.get("", {})
-    loss, constant = whole.get("loss", math.nan), whole.get("loss_constant", math.nan)
-    error, warning = (ERROR_ERROR, ERROR_WARNING) if regression else (LOSS_ERROR, LOSS_WARNING)
-    if not (math.isfinite(loss) and constant > 0 and loss > warning * constant):
-        return None
-    # Where one class is rare the constant's loss goes to zero, while a fair start gives every class its chance.
-    constant = max(constant, whole.get("loss_uniform", 0.0))
-    ratio = loss / constant
-    if ratio <= warning:
-        return None
-    severe = ratio > error
-    return Finding(
-        code="initial-loss",
-        severity="error" if severe else "warning",
-        layer="",
-        value=ratio,
-        threshold=error if severe else warning,
-        message=(
-            f"The first loss is {loss:.3g}, {ratio:.3g} times that of a guess that ignores the input ({constant:.3g}): "
-            "training starts by unlearning. Make the outputs smaller, or for regression standardise the targets or "
-            "start the last bias at their mean."
-        ),
-        remedy="theta0 treat TARGET --with unit-variance",
-        source=_MEASURED,
-    )
-
-
-def _zero_weight(link: Link, table: Table) -> bool:
-    """A layer that starts at zero on purpose: only its bias speaks, so it says nothing about the signal."""
-    return table.get(f"{link.layer.partition('#')[0]}.weight", {}).get("value_rms") == 0
 
 
 def _shifted_by_weights(link: Link) -> bool:
@@ -272,9 +216,15 @@ def _shifted_by_weights(link: Link) -> bool:
 
 
 def _dying_out(links: list[Link], table: Table) -> list[Link]:
-    """Without biases nothing carries the rest: then everything shrinks, down to the output."""
+    """Without biases nothing carries the rest: then everything shrinks, down to the output.
+
+    A last layer that alone is small, as some start it, is another thing: the hidden layers must have shrunk too.
+
+    Returns:
+        The layers from where the signal is lost; empty where it is not.
+    """
     loud = [link for link in links if link.rms > 0]
     output = table.get("", {}).get("output_rms", math.inf)
-    if len(loud) < 2 or output >= SILENT:
+    if len(loud) < 3 or output >= SILENT:
         return []
-    return final_run(links, lambda link: link.rms < SILENT * loud[0].rms)
+    return final_run(links[: links.index(loud[-1])], lambda link: link.rms < SHRUNK * loud[0].rms)

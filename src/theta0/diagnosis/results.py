@@ -23,6 +23,7 @@ class Finding:
         remedy: the command or line of code that mends it; the empty string if there is none.
         source: where the threshold comes from.
         layers: every layer concerned, `layer` first.
+        cause: the code of an earlier finding from which this one may follow; the empty string if there is none.
     """
 
     code: str
@@ -34,6 +35,7 @@ class Finding:
     remedy: str
     source: str
     layers: tuple[str, ...] = ()
+    cause: str = ""
 
 
 @dataclass(frozen=True)

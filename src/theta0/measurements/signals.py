@@ -20,9 +20,11 @@ from theta0._nonlinearities import is_bounded, is_saturated, slope
 from theta0._records import Record
 from theta0._untouched import untouched
 from theta0.measurements.outputs import Pass, output_records
+from theta0.measurements.parameters import norm, parameter_records
+from theta0.measurements.time_steps import Steps, observe_steps
 
 QUANTILES = {"q01": 0.01, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q99": 0.99}
-_SAMPLED = 4096  # entries of a tensor from which its quantiles are read, evenly spaced
+_SAMPLED = 1024  # entries of a tensor from which its quantiles are read, evenly spaced
 
 
 @dataclass
@@ -40,6 +42,7 @@ class _Place:  # grows batch by batch; a plain accumulator
     bias: Tensor | None = None
     alive: dict[int, Tensor] = field(default_factory=dict)
     saturated: dict[int, list[float]] = field(default_factory=dict)
+    steps: Steps = field(default_factory=Steps)
 
 
 def signals(
@@ -60,10 +63,11 @@ def signals(
       layer and `backward_factor` = V(∇z) over that of the next, in execution order (kutsuna2019lcw, section 4);
     * `dead_share`: units with φ'(z) = 0 at the nonlinearity's own input on every sample and position;
       `saturated_share`: entries at which φ' of a bounded nonlinearity is below 5 % of its maximum;
+    * of recurrent layers called on eight `steps` or more: `step_growth`, `step_gradient_share` (see `time_steps`);
     * `weight_gradient_norm` and `nonfinite_share`; quantiles of z and ∇z as `preactivation_q01` ….
 
-    Per parameter: `gradient_norm`, `value_rms`, `nonfinite_share` (only where it is not zero). For the whole network
-    (layer ""): what `outputs.output_records` lists.
+    Per parameter: what `parameters.parameter_records` lists. For the whole network (layer ""): what
+    `outputs.output_records` lists.
 
     Args:
         model: any module; left bit-identical.
@@ -92,17 +96,25 @@ def signals_of(model: nn.Module, batches: list[Batch], loss: Loss) -> list[Recor
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with untouched(model), torch.enable_grad():
         for batch in batches:
+            for place in places.values():
+                place.steps.leaves.clear()
             value, outputs = _forward(model, batch, loss, places)
             passes.append(Pass(batch, tree_map(_detached, outputs), None if value is None else float(value.detach())))
             if value is not None and value.requires_grad and parameters:
-                found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
-                for name, gradient in zip(parameters, found, strict=True):
+                leaves = [leaf for place in places.values() for leaf in place.steps.leaves]
+                found = torch.autograd.grad(value, [*parameters.values(), *leaves], allow_unused=True)
+                for name, gradient in zip(parameters, found, strict=False):
                     if gradient is not None:
-                        gradients[name] = gradients.get(name, 0.0) + gradient.detach().double() / len(batches)
-    norms = {name: float(gradient.norm()) for name, gradient in gradients.items()}
+                        _accumulate(gradients, name, gradient.detach(), len(batches))
+    norms = {name: norm(gradient) for name, gradient in gradients.items()}
     records = [record for layer, place in places.items() for record in _place_records(layer, place)]
-    records += _layer_gradients(places, norms) + _factors(records) + _parameter_records(model, norms)
+    records += _layer_gradients(places, norms) + _factors(records) + parameter_records(model, gradients)
     return _in_order(records, places) + output_records(passes, loss)
+
+
+def _accumulate(gradients: dict[str, Tensor], name: str, gradient: Tensor, count: int) -> None:
+    new = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) / count
+    gradients[name] = gradients[name].add_(new) if name in gradients else new
 
 
 def _detached(leaf: Any) -> Any:
@@ -157,6 +169,8 @@ def _observe(place: _Place, call: LinearCall, samples: int) -> None:
     place.moments[shape] = merged(place.moments[shape], new) if shape in place.moments else new
     place.largest = max(place.largest, float(output.abs().max())) if output.numel() else place.largest
     place.values.append(_sampled(output))
+    if call.kind == "recurrent":
+        observe_steps(place.steps, call)
     place.bias = None if call.bias is None else call.bias.detach().double()
     if call.output.requires_grad:
         call.output.register_hook(lambda gradient: _observe_gradient(place, gradient))  # type: ignore[no-untyped-call]
@@ -215,6 +229,10 @@ def _place_records(layer: str, place: _Place) -> list[Record]:
         values |= _quantiles("gradient", place.gradients)
     if place.alive:
         values["dead_share"] = max(float((~alive).double().mean()) for alive in place.alive.values())
+    if place.steps.length:
+        values["steps"], values["step_growth"] = float(place.steps.length), place.steps.growth
+        if math.isfinite(place.steps.share):
+            values["step_gradient_share"] = place.steps.share
     if place.saturated:
         values["saturated_share"] = max(sum(shares) / len(shares) for shares in place.saturated.values())
     return [Record(layer, quantity, value) for quantity, value in values.items()]
@@ -260,21 +278,6 @@ def _factors(records: list[Record]) -> list[Record]:
             if previous > 0
         ]
     return found
-
-
-def _parameter_records(model: nn.Module, norms: dict[str, float]) -> list[Record]:
-    records: list[Record] = []
-    for name, parameter in model.named_parameters():
-        values = parameter.detach()
-        if not values.numel() or not values.is_floating_point():
-            continue
-        if name in norms:
-            records.append(Record(name, "gradient_norm", norms[name]))
-        records.append(Record(name, "value_rms", float(values.double().square().mean().sqrt())))
-        bad = int((~torch.isfinite(values)).sum())
-        if bad:
-            records.append(Record(name, "nonfinite_share", bad / values.numel()))
-    return records
 
 
 def _in_order(records: list[Record], places: dict[str, _Place]) -> list[Record]:

@@ -1,0 +1,93 @@
+"""What the parameters hold, and which of their units are copies of one another."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from theta0._records import Record
+
+_SAME = 0.3  # relative: where only the biases differ, the gradients of equal units are nearly the same
+
+
+def parameter_records(model: nn.Module, gradients: Mapping[str, Tensor]) -> list[Record]:
+    """Numbers of every parameter that holds floating values.
+
+    `gradient_norm` (where it has a gradient), `value_rms`, `value_mean`, `value_max` (largest magnitude),
+    `nonfinite_share` and `identical_share` (only where they are not zero).
+
+    Args:
+        model: the model.
+        gradients: of the mean loss, by name.
+
+    Returns:
+        The records.
+    """
+    records: list[Record] = []
+    for name, parameter in model.named_parameters():
+        values = parameter.detach()
+        if not values.numel() or not values.is_floating_point():
+            continue
+        gradient = gradients.get(name)
+        if gradient is not None:
+            records.append(Record(name, "gradient_norm", norm(gradient)))
+        numbers = values.double()
+        records.append(Record(name, "value_rms", float(numbers.square().mean().sqrt())))
+        records.append(Record(name, "value_mean", float(numbers.mean())))
+        records.append(Record(name, "value_max", float(numbers.abs().max())))
+        bad = int((~torch.isfinite(values)).sum())
+        share = 0.0 if bad or gradient is None else identical_share(values, gradient)
+        records += [Record(name, "nonfinite_share", bad / values.numel())] if bad else []
+        records += [Record(name, "identical_share", share)] if share else []
+    return records
+
+
+def norm(gradient: Tensor) -> float:
+    """The Euclidean norm, in float64: squares of gradients that have vanished underflow in float32.
+
+    Returns:
+        The norm.
+    """
+    return float(gradient.double().norm())
+
+
+def identical_share(weight: Tensor, gradient: Tensor) -> float:
+    """The share of units (rows) that have the weights, not all zero, and nearly the gradient, not zero, of another.
+
+    With the same gradient such units stay copies of each other for ever: the network is narrower than it looks. Equal
+    rows with different gradients part at the first step.
+
+    Args:
+        weight: units along the first axis.
+        gradient: of the same shape.
+
+    Returns:
+        The share; 0 for vectors, whose entries are no units.
+    """
+    if weight.dim() < 2 or len(weight) < 2:
+        return 0.0
+    rows, slopes = weight.flatten(1), gradient.flatten(1)
+    if not _alike(rows[:-1], rows[1:], exact=True).any() and not _copies_apart(rows):
+        return 0.0
+    _, group = torch.unique(rows, dim=0, return_inverse=True)
+    alive = (rows != 0).any(1) & (slopes != 0).any(1)
+    order = torch.argsort(group, stable=True)
+    order = order[alive[order]]
+    same_rows = group[order][:-1] == group[order][1:]
+    same = same_rows & _alike(slopes[order][:-1], slopes[order][1:], exact=False)
+    copies = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
+    copies[order[:-1][same]] = True
+    copies[order[1:][same]] = True
+    return float(copies.double().mean())
+
+
+def _copies_apart(rows: Tensor) -> bool:
+    """Whether some rows far apart may be equal: their first entries are, which a random draw's seldom all are."""
+    first = rows[:, : min(4, rows.shape[1])].double().sum(1)
+    return len(torch.unique(first)) <= len(rows) // 2
+
+
+def _alike(a: Tensor, b: Tensor, *, exact: bool) -> Tensor:
+    if exact:
+        return (a == b).all(1)
+    return (a - b).double().norm(dim=1) <= _SAME * a.double().norm(dim=1)
