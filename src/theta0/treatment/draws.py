@@ -45,6 +45,9 @@ def redraw_(
 
     Returns:
         The model.
+
+    Raises:
+        InapplicableError: if the model has nothing that it mends.
     """
     inner = initialised(model)
     found = owned(inner)
@@ -56,7 +59,9 @@ def redraw_(
     stream = streams(generator)
     with transaction(inner):
         for name in bad:
-            _start(*found[name][::2], found[name][1], stream(name))  # finite values, so that a forward pass shows layers
+            _start(
+                *found[name][::2], found[name][1], stream(name)
+            )  # finite values, so that a forward pass shows layers
         seen = {n: layer for layer in _seen(inner, batches) for n in layer.parameters}
         for name in dict.fromkeys([*bad, *constant]):
             module, attribute, parameter = found[name]
@@ -126,6 +131,9 @@ def wake_(
 
     Returns:
         The model.
+
+    Raises:
+        InapplicableError: if the model has nothing that it mends.
     """
     inner = initialised(model)
     batch = materialised(batches, inner, max_batches=1)[0]

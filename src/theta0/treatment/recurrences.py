@@ -36,6 +36,9 @@ def recurrent_(
 
     Returns:
         The model.
+
+    Raises:
+        InapplicableError: if the model has nothing that it mends.
     """
     inner = initialised(model)
     found = [
@@ -49,7 +52,7 @@ def recurrent_(
     with transaction(inner):
         for name, module, attribute, parameter in found:
             blocks, draw = [], stream(name)
-            for block in parameter.detach().split(parameter.shape[1]):
+            for block in torch.split(parameter.detach(), parameter.shape[1]):
                 fresh = torch.empty(block.shape, dtype=torch.float32)  # QR knows no half precision
                 blocks.append(init.orthogonal_(fresh, generator=draw))
             written(module, attribute, torch.cat(blocks))
@@ -78,6 +81,9 @@ def long_memory_(
 
     Returns:
         The model.
+
+    Raises:
+        InapplicableError: if the model has nothing that it mends.
     """
     inner = initialised(model)
     spans = _spans(inner, materialised(batches, inner, max_batches=1)[0])

@@ -62,7 +62,7 @@ def lcw_(
         The model.
 
     Raises:
-        ValueError: if no layer can be constrained, or unit variance cannot be reached.
+        InapplicableError: if no layer can be constrained; a `ValueError`, as where unit variance cannot be reached.
     """
     inner = initialised(model)
     found = materialised(batches, inner)
@@ -104,6 +104,9 @@ def centre_(
 
     Returns:
         The model.
+
+    Raises:
+        InapplicableError: if the model has nothing that it mends.
     """
     inner = initialised(model)
     found = materialised(batches, inner)

@@ -41,6 +41,9 @@ def head_scale_(
 
     Returns:
         The model.
+
+    Raises:
+        InapplicableError: if the model has nothing that it mends.
     """
     inner = initialised(model)
     found = materialised(batches, inner)
@@ -74,6 +77,9 @@ def tied_scale_(
 
     Returns:
         The model.
+
+    Raises:
+        InapplicableError: if the model has nothing that it mends.
     """
     inner = initialised(model)
     found = materialised(batches, inner)
@@ -107,6 +113,9 @@ def gain_guard_(
 
     Returns:
         The model.
+
+    Raises:
+        InapplicableError: if the model has nothing that it mends.
     """
     inner = initialised(model)
     guarded = 0
@@ -137,7 +146,7 @@ def _gains(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
     """Gains and directions of new and old weight normalisation, where they are one per unit."""
     found = []
     if parametrize.is_parametrized(module):
-        for entry in module.parametrizations.values():  # type: ignore[union-attr, operator]
+        for entry in module.parametrizations.values():  # type: ignore[operator]
             if len(entry) == 1 and isinstance(entry[0], _WeightNorm):
                 found.append((entry.original0, entry.original1))
     own = dict(module.named_parameters(recurse=False))
@@ -166,7 +175,11 @@ def _scaler(module: nn.Module, attribute: str) -> Callable[[float], None]:
 
 
 def _halved(model: nn.Module, found: Sequence[Batch], loss: Loss, scalers: Sequence[Callable[[float], None]]) -> None:
-    """Scale by the largest power of two, at most 1, whose first loss is within 5 % of the least."""
+    """Scale by the largest power of two, at most 1, whose first loss is within 5 % of the least.
+
+    Raises:
+        InapplicableError: if the model has nothing that it mends.
+    """
     reached = [_loss(model, found, loss)]
     with untouched(model):
         for _ in range(_HALVINGS):
