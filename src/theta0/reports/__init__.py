@@ -1,11 +1,14 @@
 """Faces of a result: a screen of text, one HTML page with its charts, plain data; functions of a result."""
 
+from theta0.reports.comparison import comparison_document, comparison_report
 from theta0.reports.document import diagnosis_document, rate_document, treatment_document
 from theta0.reports.page import write_page
 from theta0.reports.rate import rate_report
 from theta0.reports.terminal import diagnosis_report, treatment_report
 
 __all__ = [
+    "comparison_document",
+    "comparison_report",
     "diagnosis_document",
     "diagnosis_report",
     "rate_document",
