@@ -4,7 +4,7 @@ A file is a target with `batch(i)`, `STEPS`, `fixed()` and perhaps `FIXED`. On t
 (`START_CAUSED`, or all with `--all-caused`) the treated start is trained for STEPS steps on `batch(0)`, `batch(1)` …,
 with the target's optimizer at its rate or the treatment's: the mean of the last ten losses is held against that of
 `fixed()`, trained likewise, and passes at twice that or less. On the others nothing may be kept, the model must be
-bit-identical, and the reason must say whose fault it is.
+bit-identical, and the reason must say whose fault it is; controls (`ctrl_…`) must only stay as they are.
 
     python benchmarks/treatments.py --cases DIR [--only 09,19] [--steps 100] [--out FILE.json]
 """
@@ -80,12 +80,12 @@ def child(path, steps):
     return row
 
 
-def judged(row, caused):
+def judged(row, caused, control):
     row["caused"] = caused
     if caused:
         row["passed"] = row.get("reached", math.inf) <= TIMES * row.get("fixed", -math.inf)
     else:
-        told = any(word in row.get("reason", "") for word in ("Not the start's fault", "Nothing was found"))
+        told = "Not the start's fault" in row.get("reason", "") or (control and not row.get("kept", True))
         row["passed"] = bool(row.get("unchanged")) and not row.get("kept", True) and told
     return row
 
@@ -98,7 +98,7 @@ def run(path, caused, limit, steps):
         row = json.loads(lines[-1]) if done.returncode == 0 and lines else {"error": done.stderr.strip()[-800:]}
     except subprocess.TimeoutExpired:
         row = {"error": f"more than {limit} s"}
-    return judged(row, caused)
+    return judged(row, caused, path.stem.startswith("ctrl"))
 
 
 def line(name, row):

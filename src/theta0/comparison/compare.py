@@ -19,6 +19,7 @@ from theta0.diagnosis.rates import measured_rate
 from theta0.treatment.trials import Trial, fresh_order, trial_of
 
 AROUND = (0.1, 0.3, 1.0, 3.0, 10.0)  # times a start's own suggestion
+_FURTHER = 3  # rates past the lowest or the highest, while that is the best
 RUNGS = (0.25, 0.5, 1.0)  # of the steps: after each the better half of a start's rates goes on
 
 
@@ -41,7 +42,8 @@ def compare(
     """Race starting points: each at a few rates around its own suggestion, the best rate of each over several seeds.
 
     Rates are chosen by successive halving (Jamieson & Talwalkar, 2016): runs of a quarter, half and all of the steps
-    with the first seed, after each of which the better half of every start's rates goes on. No start is dropped. Then
+    with the first seed, after each of which the better half of every start's rates goes on; where the best of automatic
+    rates is the lowest or the highest, further ones are tried on that side. No start is dropped. Then
     every start runs at its best rate for every seed, and the leaderboard is of the last quarter of the batches, which
     took no part before. A seed gives data order and noise, and other weights where `model` is a function. The model,
     where it is one, is left bit-identical. Runs are made one after another, not vmapped.
@@ -51,7 +53,8 @@ def compare(
         batches: `(inputs, targets)` batches.
         loss: a name, a callable, or None where the model returns its own.
         starts: names out of `STARTS`.
-        rates: "auto", or the rates to try for every start.
+        rates: the rates to try for every start; "auto" for 0.1 to 10 times what the curvature at that start allows, and
+            the one that a short probe finds.
         steps: of a full run.
         seeds: how many.
         optimizer: "sgd" (default), "momentum", "adam", "adamw" or "rmsprop".
@@ -68,14 +71,14 @@ def compare(
         ValueError: on a wrong argument or unusable data, or if no start can be made.
     """
     _check(starts, rates, steps, seeds, budget_s)
-    trial_rate = None
     began, restore_randomness = time.perf_counter(), randomness_snapshot()
     first = Makers(model, (), checked(loss)).plain(0)
     found = materialised(batches, first, max_batches=max_batches)
     name = checked_optimizer(optimizer or "sgd")
-    trial = trial_of(found, loss, optimizer=name, rate=trial_rate, steps=steps)
+    trial = trial_of(found, loss, optimizer=name, rate=None, steps=steps)
     makers = Makers(model, trial.rest, loss)
     race = _Race(makers, trial, Store(store), digest(found, loss_name(loss), name), progress or (lambda text: None))
+    race.automatic = isinstance(rates, str)
     race.deadline = math.inf if budget_s is None else began + budget_s
     own = [learning_rate] if learning_rate is not None else []
     try:
@@ -129,6 +132,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
         self.deadline = math.inf
         self.pace = 0.0  # seconds a step, the slowest seen
         self.weights: dict[int, str] = {}
+        self.automatic = False
 
     def key(self, *parts: Any) -> str:
         seed = parts[-1]
@@ -144,32 +148,38 @@ class _Race:  # a class because heats and finals share store, clock and costs
         if known is None:
             known = self._entered(start, asked is None)
             self.store.put(key, known)
-        suggested = known["suggested"]
-        tried = asked or tuple(sorted({*(suggested * factor for factor in AROUND), *own} if suggested else own))
-        return Entrant(start, suggested, tried, known["seconds"], known["gradients"], known["reason"])
+        suggested, rates_tried = known["suggested"], asked or ()
+        if suggested is not None:
+            around = [suggested * factor for factor in AROUND]
+            further = [rate for rate in [known["probed"], *own] if all(not 0.7 < rate / r < 1.4 for r in around)]
+            rates_tried = tuple(sorted([*around, *further]))
+        return Entrant(start, suggested, rates_tried, known["seconds"], known["gradients"], known["reason"])
 
     def _entered(self, start: str, suggest: bool) -> dict[str, Any]:
         self.tell(f"making {start}")
-        empty = {"suggested": None, "seconds": 0.0, "gradients": None}
+        empty = {"suggested": None, "probed": None, "seconds": 0.0, "gradients": None}
         try:
             made = self.makers.make(start, 0)
         except ValueError as error:
             return empty | {"reason": str(error)}
         made.state()
-        rate = self._suggested(made) if suggest else None
-        return {"suggested": rate, "seconds": made.seconds, "gradients": made.gradients, "reason": ""}
+        rate, probed = self._suggested(made) if suggest else (None, None)
+        seconds = {"seconds": made.seconds, "gradients": made.gradients}
+        return seconds | {"suggested": rate, "probed": probed, "reason": ""}
 
-    def _suggested(self, made: Made) -> float:
+    def _suggested(self, made: Made) -> tuple[float, float]:
+        """The rate that the curvature allows, and the one whose ten steps lower the loss most."""
         trial = self.trial
+        probed, cost = probe_rate(
+            made.model, trial.train[:4], trial.loss, optimizer=trial.optimizer, restore=made.state
+        )
+        self.cost += cost
         with untouched(made.model):
             found = measured_rate(made.model, trial.train, trial.loss, trial.optimizer)
-        if found is not None and math.isfinite(found.value) and found.value > 0:
-            self.cost += found.cost
-            return min(found.value, max(RATES))
-        options = {"optimizer": trial.optimizer, "restore": made.state}
-        rate, cost = probe_rate(made.model, trial.train, trial.loss, **options)  # type: ignore[arg-type]
-        self.cost += cost
-        return rate
+        if found is None or not (math.isfinite(found.value) and found.value > 0):
+            return probed, probed
+        self.cost += found.cost
+        return min(found.value, max(RATES)), probed
 
     def heat(self, entrants: Sequence[Entrant]) -> dict[str, float]:
         """Each start's best rate."""
@@ -185,13 +195,20 @@ class _Race:  # a class because heats and finals share store, clock and costs
         return {start: rates[0] for start, rates in left.items()}
 
     def _better_half(self, start: str, rates: list[float], steps: int) -> list[float]:
-        reached: dict[float, float] = {}
-        for rate in rates:
-            self.tell(f"{start} at rate {rate:.3g}: {steps} steps")
-            run, _ = self.run("heat", start, rate, steps, 0)
-            self.heats.append(Heat(start, rate, steps, run))
-            reached[rate] = _rank(run.held_out)
-        return sorted(rates, key=lambda rate: reached[rate])[: (len(rates) + 1) // 2]
+        reached = {rate: self._heat(start, rate, steps) for rate in rates}
+        for _ in range(_FURTHER if self.automatic and steps < self.trial.steps * RUNGS[1] else 0):
+            best = min(reached, key=lambda rate: reached[rate])
+            edges = {min(reached): 1 / 3, max(reached): 3.0}
+            if best not in edges or not math.isfinite(reached[best]):
+                break
+            reached[best * edges[best]] = self._heat(start, best * edges[best], steps)
+        return sorted(reached, key=lambda rate: reached[rate])[: (len(rates) + 1) // 2]
+
+    def _heat(self, start: str, rate: float, steps: int) -> float:
+        self.tell(f"{start} at rate {rate:.3g}: {steps} steps")
+        run, _ = self.run("heat", start, rate, steps, 0)
+        self.heats.append(Heat(start, rate, steps, run))
+        return _rank(run.held_out)
 
     def final(self, best: dict[str, float], seeds: int) -> tuple[list[Standing], bool]:
         """Every start at its best rate for every seed, seed by seed, so that what is done is comparable."""

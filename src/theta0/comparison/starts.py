@@ -92,6 +92,7 @@ class Makers:  # a class because starts that were made are kept until the race i
         """
         if (start, seed) not in self.made:
             model, told = self.plain(seed), list[Any]()
+            torch.manual_seed(seed)  # dropout, while a start is made; `compare` puts the random state back
             began = time.perf_counter()
             STARTS[start](model, list(self.batches), self.loss, generator=seed, report=told.append)
             seconds = time.perf_counter() - began

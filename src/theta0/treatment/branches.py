@@ -87,8 +87,7 @@ class _Flow(TorchFunctionMode):  # a class because torch's interception point is
 
     def addition(self, one: int, other: int) -> None:
         """A branch is added to what it was made from, or to a shorter way there."""
-        identity = one and other and (one | other) in (one, other)
-        if not identity and not one & other & self.weighted:
+        if not one & other:
             return
         branch, skip = max((one & ~other, other & ~one), (other & ~one, one & ~other), key=self._weights)
         if self._weights((branch, skip)) > self._weights((skip, branch)):

@@ -70,7 +70,7 @@ def redraw_(
     return model
 
 
-def default_(
+def type_defaults_(
     model: nn.Module,
     batches: Iterable[Any],
     loss: Loss = None,

@@ -14,7 +14,7 @@ from theta0._untouched import snapshot
 from theta0.initializers.unit_variance import unit_variance_
 from theta0.parametrizations.linearly_constrained import linearly_constrained
 from theta0.treatment.branches import branch_scale_, branch_zero_
-from theta0.treatment.draws import default_, redraw_, wake_
+from theta0.treatment.draws import redraw_, type_defaults_, wake_
 from theta0.treatment.recurrences import long_memory_, recurrent_
 from theta0.treatment.scales import gain_guard_, head_scale_, tied_scale_
 from theta0.treatment.writing import InapplicableError, Report, transaction, written
@@ -23,17 +23,24 @@ Remedy = Callable[..., nn.Module]
 
 # Which remedies answer a finding, likeliest first; treat(with_="auto") tries them for each finding in turn.
 ANSWERS: Mapping[str, tuple[str, ...]] = {
-    "non-finite": ("redraw", "branch-scale", "recurrent", "gain-guard", "unit-variance", "default"),
+    "non-finite": ("redraw", "branch-scale", "recurrent", "gain-guard", "unit-variance", "type-defaults"),
     "identical-units": ("redraw",),
     "zero-gradient": ("wake", "unit-variance"),
     "activation-shift": ("lcw", "centre", "unit-variance"),
     "vanishing-activations": ("unit-variance", "lcw"),
-    "exploding-activations": ("branch-scale", "branch-zero", "recurrent", "gain-guard", "default", "unit-variance"),
+    "exploding-activations": (
+        "branch-scale",
+        "branch-zero",
+        "recurrent",
+        "gain-guard",
+        "type-defaults",
+        "unit-variance",
+    ),
     "saturated-units": ("branch-scale", "head-scale", "unit-variance", "lcw"),
     "dead-units": ("unit-variance", "lcw"),
     "constant-output": ("unit-variance", "lcw"),
-    "degenerate-softmax": ("head-scale", "default"),
-    "initial-loss": ("tied-scale", "head-scale", "branch-scale", "gain-guard", "default"),
+    "degenerate-softmax": ("head-scale", "type-defaults"),
+    "initial-loss": ("tied-scale", "head-scale", "branch-scale", "gain-guard", "type-defaults"),
     "vanishing-gradients": ("long-memory", "recurrent", "lcw", "unit-variance"),
     "exploding-gradients": ("branch-scale", "recurrent", "unit-variance"),
 }
@@ -190,5 +197,5 @@ REMEDIES: Mapping[str, Remedy] = {
     "long-memory": long_memory_,
     "redraw": redraw_,
     "wake": wake_,
-    "default": default_,
+    "type-defaults": type_defaults_,
 }

@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _WeightNorm
 
 from theta0._batches import Batch, initialised, materialised
-from theta0._layers import Layer, layers
+from theta0._layers import layers
 from theta0._losses import Loss
 from theta0._randomness import Randomness
 from theta0._training import mean_loss
@@ -87,7 +87,7 @@ def tied_scale_(
     if not any(x.tied for x in seen):
         raise InapplicableError("expected a trained embedding whose matrix another layer uses too, got none")
     with transaction(inner):
-        _halved(inner, found, loss, [*_tables(seen), *_added(inner)])
+        _halved(inner, found, loss, _tables(inner))
     return model
 
 
@@ -154,14 +154,10 @@ def _gains(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
     return [(g, v) for g, v in found if g.requires_grad]
 
 
-def _tables(seen: Sequence[Layer]) -> list[Callable[[float], None]]:
-    once = {id(getattr(x.module, x.attribute)): x for x in seen}
-    return [_scaler(x.module, x.attribute) for x in once.values()]
-
-
-def _added(model: nn.Module) -> list[Callable[[float], None]]:
-    """Positions kept as a parameter of the model itself."""
-    return [_scaler(m, a) for m, a, p in owned(model).values() if m is model and p.dim() > 1]
+def _tables(model: nn.Module) -> list[Callable[[float], None]]:
+    """Every embedding, also one whose weight is used without calling it, and positions kept by the model itself."""
+    kept = owned(model).values()
+    return [_scaler(m, a) for m, a, p in kept if isinstance(m, nn.Embedding) or (m is model and p.dim() > 1)]
 
 
 def _scaler(module: nn.Module, attribute: str) -> Callable[[float], None]:

@@ -67,6 +67,7 @@ class _Search:  # a class because the rounds share what was spent and tried
         joined, left = " + ".join([*base.names, name]), dict[str, str]()
         self.tell(f"trying {joined}")
         base.state()
+        torch.manual_seed(0)  # dropout, while a remedy measures, is the same whatever was drawn before
         try:
             REMEDIES[name](
                 self.model, list(self.trial.rest), self.trial.loss, generator=self.generator, report=left.update
@@ -159,7 +160,8 @@ def treat(
     trial = trial_of(found, loss, optimizer=checked_optimizer(optimizer or "sgd"), rate=learning_rate, steps=steps)
     if len(found) == 1:
         _require_parts_go_through(inner, trial.rest[0], found[0], loss)
-    search = _Search(inner, trial, generator, progress or (lambda text: None))
+    stream = torch.initial_seed() if generator is None else generator
+    search = _Search(inner, trial, stream, progress or (lambda text: None))
     keep, restore_randomness = search.restore, randomness_snapshot()
     try:
         treatment, keep = _searched(search, with_)

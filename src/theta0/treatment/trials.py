@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from theta0._untouched import snapshot
 from theta0.diagnosis.diagnose import diagnosis_of
 from theta0.diagnosis.results import Diagnosis
 
+Item = TypeVar("Item")
 Starts = tuple[Callable[[], None], Callable[[], None]]
 ORDERS = 3  # fresh data orders of the proof
 GAIN = 0.01  # a treated start must lower the held-out loss by this share, so that a tie is not called better
@@ -167,14 +169,14 @@ def proof(untreated: nn.Module, treated: nn.Module, trial: Trial, rates: tuple[f
     return Proof(tuple(pairs), tuple(_gain(reached(one), reached(other)) for one, other in pairs))
 
 
-def fresh_order(batches: Sequence[Batch], steps: int, order: int) -> list[Batch]:
+def fresh_order(batches: Sequence[Item], steps: int, order: int) -> list[Item]:
     """Batches for a number of steps, shuffled anew in each epoch.
 
     Returns:
         One batch for each step.
     """
     generator = streams(order)("order of the data")
-    found: list[Batch] = []
+    found: list[Item] = []
     while len(found) < steps:
         found += [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
     return found[:steps]
