@@ -13,7 +13,8 @@ from theta0.comparison.results import Comparison, Standing
 from theta0.reports.document import finite, head
 from theta0.reports.wording import counted, number, printable, shortened
 
-COLUMNS = ("start", "held-out", "spread", "seeds", "rate", "suggested", "first loss", "to make")
+COLUMNS = ("start", "held-out", "spread", "seeds", "rate", "suggested", "first loss", "made in", "gradients")
+_ON_SCREEN = 8  # of these, so that a row has 80 columns
 
 
 def comparison_verdict(found: Comparison) -> str:
@@ -47,11 +48,11 @@ def comparison_rows(found: Comparison) -> list[tuple[str, ...]]:
     for standing in found.standings:
         entrant = entrants[standing.start]
         first = standing.runs[0].losses[0] if standing.runs[0].losses else math.nan
-        made = f"{entrant.seconds:.1f} s" + (f", {number(entrant.gradients)} grad." if entrant.gradients else "")
+        made = (f"{entrant.seconds:.1f} s", "–" if entrant.gradients is None else number(entrant.gradients))
         suggested = "–" if entrant.suggested is None else number(entrant.suggested)
         spread = "–" if math.isnan(standing.spread) else number(standing.spread, 2)
         numbers = (number(standing.mean), spread, str(len(standing.runs)), number(standing.rate), suggested)
-        rows.append((printable(standing.start), *numbers, number(first), made))
+        rows.append((printable(standing.start), *numbers, number(first), *made))
     return rows
 
 
@@ -71,10 +72,10 @@ def comparison_report(found: Comparison, *, target: str) -> RenderableType:
         What a rich console prints.
     """
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-    for column in COLUMNS:
+    for column in COLUMNS[:_ON_SCREEN]:
         grid.add_column(column, justify="left" if column == "start" else "right", no_wrap=True)
     for place, (name, *cells) in enumerate(comparison_rows(found)):
-        grid.add_row(shortened(name, 24), *cells, style="bold" if place == 0 else "")
+        grid.add_row(shortened(name, 14), *cells[: _ON_SCREEN - 1], style="bold" if place == 0 else "")
     style = "bold green" if found.complete else "bold yellow"
     parts: list[RenderableType] = [Text(f"{printable(target)}: {comparison_verdict(found)}", style=style), Text(), grid]
     parts += [Text(f"{name}: not raced: {reason}", style="yellow") for name, reason in failures(found)]
