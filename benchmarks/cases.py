@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+LEAST_MEMORY = 4096  # kilobytes: below, the allocator's pages decide
 MOST_GRADIENTS, MOST_SECONDS, MOST_MEMORY = 20, 15, 4
 
 
@@ -71,6 +72,7 @@ def child(path):
     from theta0 import diagnose
     from theta0._batches import materialised
     from theta0._training import steps_from
+    from theta0._untouched import untouched
     from theta0.targets import load_target
 
     torch.set_num_threads(1)
@@ -78,6 +80,9 @@ def child(path):
     diagnose(warm, [(torch.ones(4, 2), torch.arange(4) % 2)], "cross_entropy", optimizer="adam", learning_rate=1e-3)
     target = load_target(path)
     data = materialised(target.batches, target.model)
+    options = {"optimizer": target.optimizer or "sgd", "rate": target.learning_rate or 0.01, "steps": 2}
+    with untouched(target.model):
+        steps_from(target.model, data[:1], target.loss, **options)  # kernels are built at their first use
     standing = kilobytes(list(target.model.parameters()), [(b.inputs, b.targets) for b in data])
     start = time.perf_counter()
     found, diagnosed = peak_of(
@@ -91,9 +96,8 @@ def child(path):
     if fixed is not None:
         model, batches, loss, optimizer, rate = fixed
         row["fixed"] = said(diagnose(model, batches, loss, optimizer=optimizer, learning_rate=rate).findings)
-    options = {"optimizer": target.optimizer or "sgd", "rate": target.learning_rate or 0.01, "steps": 2}
     _, trained = peak_of(lambda: steps_from(target.model, data[:1], target.loss, **options))
-    row["memory_ratio"] = (standing + diagnosed) / (standing + trained)
+    row["memory_ratio"] = (standing + diagnosed) / max(standing + trained, LEAST_MEMORY)
     return row
 
 
@@ -129,7 +133,10 @@ def line(name, row):
     codes = [
         f["code"] + {"error": "", "warning": " (w)", "note": " (n)"}[f["severity"]] for f in row.get("findings", ())
     ]
-    mark = ("clean" if row["clean"] else "NOT CLEAN") if row["control"] else ("first" if row["first"] else "any" if row["any"] else "MISSED")  # fmt: skip  # noqa: E501
+    if row["control"]:
+        mark = "clean" if row["clean"] else "NOT CLEAN"
+    else:
+        mark = "first" if row["first"] else "any" if row["any"] else "MISSED"
     numbers = f"{row.get('gradients', 0):5.1f} {row.get('seconds', 0):5.1f}s {row.get('memory_ratio', 0):4.1f}x"
     told = row.get("error", ", ".join(codes[:4]) or "nothing").splitlines()[-1:]
     fixed = "fixed: " + ", ".join(row["fixed_errors"]) if row.get("fixed_errors") else ""

@@ -1,10 +1,38 @@
 """The held-out starts: ill ones of many kinds, and healthy ones that look like them."""
 
+# ruff: noqa: E501 (a table: one start a line)
+
 import torch
 from held_out_ill import (
-    Net, Start, Block, changed, channel_gate, conv_net, cosine, counts, deep_conv1d, filled, first_token, frozen_norms,
-    halves, images, last_relu, masks, mean_square, mlp, poisson, recurrent, regression, residual_conv, small_batches,
-    tied_lm, tokens, transformer, vectors, waves, zero_adapter,
+    Block,
+    Net,
+    Start,
+    changed,
+    channel_gate,
+    conv_net,
+    cosine,
+    counts,
+    deep_conv1d,
+    filled,
+    first_token,
+    frozen_norms,
+    halves,
+    images,
+    last_relu,
+    masks,
+    mean_square,
+    mlp,
+    poisson,
+    recurrent,
+    regression,
+    residual_conv,
+    small_batches,
+    tied_lm,
+    tokens,
+    transformer,
+    vectors,
+    waves,
+    zero_adapter,
 )  # fmt: skip
 from torch import nn
 from torch.nn import functional as F
@@ -47,11 +75,13 @@ ILL = (
     Start("exponential of raw counts", ("input-scale", "non-finite"), lambda: mlp(6, 32, 1), counts, poisson),
     Start("overflow in half", ("non-finite", "exploding-activations"), lambda: filled(mlp(12, *[40] * 6, 5), lambda p: p.normal_(std=1.5)).half(), halves(vectors())),
     Start("batches of two under BN", ("small-batch",), lambda: nn.Sequential(nn.Linear(12, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 5)), small_batches),
-)  # fmt: skip  # noqa: E501
+)  # fmt: skip
 
 
 def calibrated():
     """Batch normalisation frozen after its statistics were taken: fine-tuning as many do it."""
+
+    # ruff: noqa: E501 (a table: one start a line)
     net = frozen_norms()
     net.train()
     with torch.no_grad():
@@ -76,7 +106,7 @@ class ReZero(nn.Module):
 
 def excited():
     return Net(
-        lambda s, x: s.head((h * torch.sigmoid(s.up(F.relu(s.down(h.mean(2)))))[..., None]).mean(2)) if (h := F.relu(s.conv(x))) is not None else None,  # noqa: E501
+        lambda s, x: s.head((h * torch.sigmoid(s.up(F.relu(s.down(h.mean(2)))))[..., None]).mean(2)) if (h := F.relu(s.conv(x))) is not None else None,
         conv=nn.Conv1d(2, 16, 5), down=nn.Linear(16, 4), up=nn.Linear(4, 16), head=nn.Linear(16, 4),
     )  # fmt: skip
 
@@ -91,10 +121,6 @@ def unit():
 
 def sentences():
     return [(t, t[:, 0] % 5) for t, _ in tokens()()]
-
-
-def own(model, loss, **options):
-    return Start(model.__name__, (), model, **options, loss=loss)
 
 
 HEALTHY = (
@@ -120,4 +146,4 @@ HEALTHY = (
     Start("identity layers", (), lambda: changed(mlp(12, 12, 12, 5), lambda m: [m[i].weight.copy_(torch.eye(12)) for i in (0, 2)]), vectors()),
     Start("separate outputs (N, 1)", (), lambda: mlp(12, 24, 1), regression(scale=3, shift=1), mean_square),
     Start("logistic regression", (), lambda: nn.Linear(12, 1), lambda: [(x, (y > 0).float()) for x, y in regression()()], "bce"),
-)  # fmt: skip  # noqa: E501
+)  # fmt: skip

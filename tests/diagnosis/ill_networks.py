@@ -133,6 +133,33 @@ def growing(depth: int) -> nn.Sequential:
     return stack(depth, nn.Identity, gain=20.0)
 
 
+class Times(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return x * self.factor
+
+
+def scaled(factor: float) -> nn.Sequential:
+    """The data in another unit, as the network's first layer meets them."""
+    return nn.Sequential(Times(factor), *stack(2, nn.Tanh, gain=0.5))
+
+
+def normalised(size: float) -> nn.Sequential:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+    return changed(net, 0, weight=size)
+
+
+def repeated(model: nn.Sequential) -> nn.Sequential:
+    with torch.no_grad():
+        for number in (0, 2, 4, 6):
+            model[number].weight.fill_(0.2)
+    return model
+
+
 ILL = (
     Ill("activation-shift", "error", None, lambda: default(20, nn.Sigmoid), lambda: default(1, nn.Sigmoid)),
     Ill("vanishing-gradients", "error", None, lambda: default(20, nn.Sigmoid), lambda: default(1, nn.Sigmoid)),
@@ -154,6 +181,10 @@ ILL = (
     Ill("unused-parameters", "note", "b.weight", lambda: Idle(used=False), lambda: Idle(used=True)),
     Ill("frozen-parameters", "note", "0.weight", lambda: frozen(healthy(), "0.weight"), healthy),
     Ill("frozen-parameters", "error", "0.weight", lambda: frozen(healthy()), healthy),
+    Ill("input-scale", "error", "1", lambda: scaled(1e3), lambda: scaled(1.0)),
+    Ill("frozen-batch-norm", "error", "1", lambda: normalised(1e-3).eval(), lambda: normalised(1e-3)),
+    Ill("squashed-output", "error", "", lambda: stack(1, nn.Tanh).append(nn.Softmax(1)), healthy),
+    Ill("identical-units", "error", "0.weight", lambda: repeated(healthy()), healthy),
     Ill("non-finite", "error", "2.weight", lambda: with_nan(healthy()), healthy),
     Ill(
         "non-finite",

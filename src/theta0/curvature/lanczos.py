@@ -13,6 +13,10 @@ from torch import Tensor
 _ASYMMETRY = 1e-2  # of the largest Ritz value; rounding in float32 networks stays below 1e-4
 
 
+class NoCurvatureError(ValueError):  # a class so that a caller may take it for an answer: no rate is too high
+    """The matrix is zero."""
+
+
 @dataclass(frozen=True, eq=False)
 class Ritz:
     """Approximate eigenpairs.
@@ -126,7 +130,7 @@ def _pairs(
     basis: list[Tensor], theta: np.ndarray, residuals: np.ndarray, y: np.ndarray, wanted: int, converged: bool
 ) -> Ritz:
     if not np.abs(theta).max() > 0:
-        raise ValueError(
+        raise NoCurvatureError(
             "model: expected a curvature, got zero: the outputs do not change with the trained parameters, or the "
             "loss does not change with the outputs (a constant output, dead units throughout, a saturated softmax)"
         )

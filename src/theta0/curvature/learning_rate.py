@@ -79,6 +79,7 @@ def suggest_learning_rate(
     steps: int = 10,
     tolerance: float = 1e-2,
     certify: tuple[float, float] | None = None,
+    max_products: int = 100,
     max_batches: int | None = 4,
     recompute: bool | None = None,
     generator: Randomness = None,
@@ -110,6 +111,7 @@ def suggest_learning_rate(
         steps: of the check; 0 leaves it out.
         tolerance: of λ's residual.
         certify: (ε, δ) for λ on the first batch; see `top_eigenvalue`.
+        max_products: of each λ; see `LearningRate.converged`.
         max_batches: how many batches are read; None reads all.
         recompute: see `top_eigenvalue`.
         generator: seeds the starts.
@@ -129,6 +131,7 @@ def suggest_learning_rate(
     options = {
         "matrix": chosen,
         "tolerance": tolerance,
+        "max_products": max_products,
         "recompute": recompute,
         "generator": generator,
         "inverse_preconditioner": inverse,

@@ -41,9 +41,9 @@ def diagnose(
 ) -> Diagnosis:
     """Look at a network's starting point and say what is wrong with it.
 
-    The model is left bit-identical. Cost: one gradient per batch, a forward pass, and two probe steps on one batch where a parameter's
-    gradient is exactly zero (only one that stays zero is a fault); about ten more where a learning rate is given, to
-    hold it against the curvature.
+    The model is left bit-identical. Cost: one gradient per batch, a forward pass, and three gradients on one batch
+    where a parameter's gradient is exactly zero (only one that stays zero after two probe steps is a fault); about ten
+    more, twelve at most, where a learning rate is given, to hold it against the curvature.
 
     Args:
         model: any module, in the mode in which it will be trained.

@@ -79,9 +79,9 @@ def frozen_batch_norm(norms: list[BatchNormCall]) -> Finding | None:
         value=worst.ratio,
         threshold=STALE_FRESH if worst.fresh else STALE,
         message=(
-            f"Batch normalisation {concerned[0].layer!r} ({len(concerned)} such layers) is not in training mode and its "
-            f"running statistics are {state}: at {worst.layer!r} its input's variance is {worst.ratio:.1e} times what "
-            "it divides by, so it normalises nothing. Call model.train(), or take the statistics first by forward "
+            f"Batch normalisation {concerned[0].layer!r} ({len(concerned)} such layers) is not in training mode and "
+            f"its running statistics are {state}: at {worst.layer!r} its input's variance is {worst.ratio:.1e} times "
+            "what it divides by, so it normalises nothing. Call model.train(), or take the statistics first by forward "
             "passes in training mode."
         ),
         remedy="model.train()",

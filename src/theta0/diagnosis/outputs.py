@@ -1,4 +1,4 @@
-"""Findings about outputs and loss, judged together: constant outputs, first loss, what the loss can reach, its shapes."""
+"""Findings about outputs and loss, judged together: constant outputs, first loss, reach of the loss, its shapes."""
 
 import math
 

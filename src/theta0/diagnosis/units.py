@@ -8,6 +8,7 @@ from theta0.diagnosis.results import Finding
 
 SATURATED_ERROR, SATURATED_WARNING = 0.9, 0.5
 DEAD_ERROR, DEAD_WARNING = 0.95, 0.5
+FEW_VALUES = 32  # samples times positions
 IDENTICAL_ERROR, IDENTICAL_WARNING = 0.5, 0.1
 _MEASURED = "measured, docs/findings.md"
 
@@ -47,7 +48,7 @@ def dead_units(links: list[Link]) -> Finding | None:
         The finding, or None.
     """
     # Preactivations that are zero throughout come from a zero weight, which is another fault, or none.
-    dead = [link for link in links if link.rms > 0 and link.numbers.get("dead_share", 0.0) >= DEAD_WARNING]
+    dead = [link for link in links if link.rms > 0 and link.numbers.get("dead_share", 0.0) >= _least_dead(link)]
     if not dead:
         return None
     worst = max(dead, key=lambda link: link.numbers["dead_share"])
@@ -68,6 +69,11 @@ def dead_units(links: list[Link]) -> Finding | None:
         source=f"Lu et al. (2020), dying ReLU; share {_MEASURED}",
         layers=tuple(link.layer for link in dead),
     )
+
+
+def _least_dead(link: Link) -> float:
+    """Of a few values per unit, as behind global pooling of a small batch, many units are off by chance."""
+    return DEAD_WARNING if link.numbers.get("values_per_unit", 0.0) >= FEW_VALUES else DEAD_ERROR
 
 
 def identical_units(links: Sequence[Link], table: Table) -> Finding | None:
@@ -95,8 +101,8 @@ def identical_units(links: Sequence[Link], table: Table) -> Finding | None:
         value=share,
         threshold=IDENTICAL_ERROR if severe else IDENTICAL_WARNING,
         message=(
-            f"{share:.0%} of the units of {name!r} have exactly the weights and nearly the gradient of another unit, so they "
-            f"stay copies of each other ({len(alike)} such weights): the network is as good as that many units "
+            f"{share:.0%} of the units of {name!r} have exactly the weights and nearly the gradient of another unit: "
+            f"they stay copies of each other ({len(alike)} such weights): the network is as good as that many units "
             "narrower. Draw the weights at random, for example by torch.nn.init.kaiming_normal_."
         ),
         remedy=f"torch.nn.init.kaiming_normal_(model.get_parameter({name!r}))",

@@ -28,7 +28,7 @@ _LOSSES: Mapping[Any, str] = {
     F.smooth_l1_loss: "difference",
     F.huber_loss: "difference",
 }
-_PAIRED = frozenset("sub __sub__ __rsub__ rsub mul __mul__ add __add__ eq __eq__ where".split())
+_PAIRED = frozenset(["sub", "__sub__", "__rsub__", "rsub", "mul", "__mul__", "add", "__add__", "eq", "__eq__", "where"])
 _NORMS = (F.batch_norm, F.layer_norm, F.group_norm, F.instance_norm)
 
 
@@ -267,7 +267,7 @@ def _first_input(call: LinearCall) -> FirstInput:
 
 
 def _unit_after_division(func: Any, args: tuple[Any, ...], result: Tensor) -> Interval | None:
-    """x / ‖x‖: rows of length one that a division has made."""
+    """Rows of length one that a division x / ‖x‖ has made."""
     if getattr(func, "__name__", "") not in ("div", "__truediv__", "true_divide") or len(args) < 2:
         return None
     divisor = args[1]
@@ -290,7 +290,8 @@ def _stretched(output: Tensor, target: Tensor) -> Broadcast | None:
     if output.dim() == target.dim() or not output.dim() or not target.dim():
         return None
     try:
-        terms = math.prod(torch.broadcast_shapes(output.shape, target.shape))
+        shape = torch.broadcast_shapes(output.shape, target.shape)  # type: ignore[no-untyped-call]
+        terms = math.prod(shape)
     except RuntimeError:
         return None
     if terms <= max(output.numel(), target.numel()):

@@ -1,5 +1,6 @@
 """What the parameters hold, and which of their units are copies of one another."""
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -31,11 +32,12 @@ def parameter_records(model: nn.Module, gradients: Mapping[str, Tensor]) -> list
         gradient = gradients.get(name)
         if gradient is not None:
             records.append(Record(name, "gradient_norm", norm(gradient)))
-        numbers = values.double()
-        records.append(Record(name, "value_rms", float(numbers.square().mean().sqrt())))
-        records.append(Record(name, "value_mean", float(numbers.mean())))
-        records.append(Record(name, "value_max", float(numbers.abs().max())))
-        bad = int((~torch.isfinite(values)).sum())
+        # Reductions that widen as they go: a float64 copy of a large matrix costs more than the rest together.
+        length = float(torch.linalg.vector_norm(values, dtype=torch.float64))
+        records.append(Record(name, "value_rms", length / values.numel() ** 0.5))
+        records.append(Record(name, "value_mean", float(values.mean(dtype=torch.float64))))
+        records.append(Record(name, "value_max", float(torch.linalg.vector_norm(values, torch.inf))))
+        bad = 0 if math.isfinite(length) else int((~torch.isfinite(values)).sum())
         share = 0.0 if bad or gradient is None else identical_share(values, gradient)
         records += [Record(name, "nonfinite_share", bad / values.numel())] if bad else []
         records += [Record(name, "identical_share", share)] if share else []
@@ -48,7 +50,7 @@ def norm(gradient: Tensor) -> float:
     Returns:
         The norm.
     """
-    return float(gradient.double().norm())
+    return float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
 
 
 def identical_share(weight: Tensor, gradient: Tensor) -> float:
@@ -64,7 +66,7 @@ def identical_share(weight: Tensor, gradient: Tensor) -> float:
     Returns:
         The share; 0 for vectors, whose entries are no units.
     """
-    if weight.dim() < 2 or len(weight) < 2:
+    if weight.dim() < 2 or len(weight) < 2 or weight[0].numel() < 2:  # scales and shifts have no units
         return 0.0
     rows, slopes = weight.flatten(1), gradient.flatten(1)
     if not _alike(rows[:-1], rows[1:], exact=True).any() and not _copies_apart(rows):
@@ -90,4 +92,6 @@ def _copies_apart(rows: Tensor) -> bool:
 def _alike(a: Tensor, b: Tensor, *, exact: bool) -> Tensor:
     if exact:
         return (a == b).all(1)
-    return (a - b).double().norm(dim=1) <= _SAME * a.double().norm(dim=1)
+    distances: Tensor = (a - b).double().norm(dim=1)
+    found: Tensor = distances <= _SAME * a.double().norm(dim=1)
+    return found

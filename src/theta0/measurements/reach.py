@@ -51,15 +51,67 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "mish": (-0.309, math.inf),
     "log_softmax": (-math.inf, 0.0),
     "logsigmoid": (-math.inf, 0.0),
+    "log_sigmoid": (-math.inf, 0.0),
 }
 # Names under which entries are moved, averaged or picked, so that the interval stays.
 _MOVING = frozenset(
-    "view reshape squeeze unsqueeze flatten unflatten transpose permute t contiguous clone __getitem__ float double half "
-    "to type movedim moveaxis swapaxes expand repeat mean chunk split unbind select narrow gather index_select detach "
-    "cpu cuda type_as view_as amax amin max_pool1d max_pool2d adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d "
-    "avg_pool2d max_pool2d_with_indices boolean_dispatch dropout __get__ stack cat concat where mT expand_as".split()
+    [
+        "view",
+        "reshape",
+        "squeeze",
+        "unsqueeze",
+        "flatten",
+        "unflatten",
+        "transpose",
+        "permute",
+        "t",
+        "contiguous",
+        "clone",
+        "__getitem__",
+        "float",
+        "double",
+        "half",
+        "to",
+        "type",
+        "movedim",
+        "moveaxis",
+        "swapaxes",
+        "expand",
+        "repeat",
+        "mean",
+        "chunk",
+        "split",
+        "unbind",
+        "select",
+        "narrow",
+        "gather",
+        "index_select",
+        "detach",
+        "cpu",
+        "cuda",
+        "type_as",
+        "view_as",
+        "amax",
+        "amin",
+        "max_pool1d",
+        "max_pool2d",
+        "adaptive_avg_pool1d",
+        "adaptive_avg_pool2d",
+        "avg_pool1d",
+        "avg_pool2d",
+        "max_pool2d_with_indices",
+        "boolean_dispatch",
+        "dropout",
+        "__get__",
+        "stack",
+        "cat",
+        "concat",
+        "where",
+        "mT",
+        "expand_as",
+    ]
 )
-_PRODUCTS = frozenset("matmul mm bmm __matmul__ linear einsum cosine_similarity".split())
+_PRODUCTS = frozenset(["matmul", "mm", "bmm", "__matmul__", "linear", "einsum", "cosine_similarity"])
 _Known = Callable[[Any], Interval | None]
 
 
@@ -75,8 +127,8 @@ def interval_of(function: Any, arguments: Sequence[Any], options: Mapping[str, A
     Returns:
         The interval; None where the function does not confine its result.
     """
-    name = str(getattr(function, "__name__", "")).removeprefix("_")
-    name = name if name.startswith("_") or not name.endswith("_") else name.removesuffix("_")
+    name = str(getattr(function, "__name__", ""))
+    name = name if name.startswith("_") else name.removesuffix("_")
     if name in _BOUNDS:
         low, high = _BOUNDS[name]
         return Interval(low, high, name)
@@ -89,7 +141,9 @@ def interval_of(function: Any, arguments: Sequence[Any], options: Mapping[str, A
     if name in _PRODUCTS:
         return _product(name, arguments, known)
     if name in _MOVING or function is Tensor.__getitem__:
-        return _moved(arguments, known)
+        moved = _moved(arguments, known)
+        averaged = moved is not None and (name == "mean" or "avg_pool" in name)
+        return replace(moved, by=f"mean of {moved.by}") if moved is not None and averaged else moved
     return _affine(name.strip("_"), arguments, known)
 
 

@@ -53,6 +53,7 @@ def signals(
     For a layer with preactivations $z_{nip}$ (sample n, unit i, position p), with V the population variance:
 
     * `preactivation_mean`, `preactivation_variance` over all n, i, p; `preactivation_max`, the largest magnitude;
+      `values_per_unit`, how many n, p there are;
     * `between_unit_variance` $V_i(E_{n,p} z)$, `within_unit_variance` its complement, and their share
       `shift_share` = between / (between + within): 0 is no activation shift, 1 a layer whose output is a constant
       vector (kutsuna2019lcw, Definition 2); `weight_shift_share`, the same without what the biases add;
@@ -214,6 +215,7 @@ def _place_records(layer: str, place: _Place) -> list[Record]:
         "between_unit_variance": between,
         "within_unit_variance": variance - between,
         "preactivation_max": place.largest,
+        "values_per_unit": entries / max(1, per_unit.mean.numel()),
         "nonfinite_share": place.nonfinite / max(1, place.entries),
     }
     if variance > 0 or math.isnan(variance):
