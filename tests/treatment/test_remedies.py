@@ -212,6 +212,23 @@ def test_of_two_zero_factors_one_is_drawn_and_the_function_stays():
         REMEDIES["wake"](model, data(), "cross_entropy")
 
 
+def test_a_rectified_gate_of_zeros_is_drawn_but_no_bias():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.gate, self.head = nn.Linear(6, 16), nn.Parameter(torch.zeros(16)), nn.Linear(16, 3)
+            nn.init.zeros_(self.inner.bias)
+
+        def forward(self, x):
+            return self.head(self.inner(x) * F.relu(self.gate))
+
+    model = Gated()
+    REMEDIES["wake"](model, data(), "cross_entropy", generator=0)
+    assert model.gate.any()
+    assert model.gate.abs().max() <= 0.25
+    assert not model.inner.bias.any()
+
+
 def test_copies_are_redrawn_with_the_gain_of_what_they_feed_and_zeros_are_left():
     model = nn.Sequential(nn.Linear(6, 400), nn.ReLU(), nn.Linear(400, 200), nn.Tanh(), nn.Linear(200, 3))
     for p in model.parameters():

@@ -120,7 +120,8 @@ def wake_(
 ) -> nn.Module:
     r"""Draw the zeros that keep gradients at zero: of each module the first such tensor, from U(-b, b), b = 1/√fan-in.
 
-    Of two zero factors one draw suffices, and the function stays what it was.
+    Of two zero factors one draw suffices, and the function stays what it was. Biases are not drawn; the fan-in of
+    another vector is its length.
 
     Args:
         model: changed in place; as it was if anything fails.
@@ -141,13 +142,13 @@ def wake_(
     with transaction(inner):
         for attempt in range(2):
             stuck = still_zero(inner, batch, loss, found)
-            zeros = [name for name in stuck if found[name][2].dim() > 1 and not found[name][2].any()]
+            zeros = [name for name in stuck if "bias" not in found[name][1] and not found[name][2].any()]
             if not zeros:
                 break
             first = {id(found[name][0]): name for name in reversed(zeros)}
             for name in first.values():
                 module, attribute, parameter = found[name]
-                fan = math.prod(parameter.shape[1:])
+                fan = math.prod(parameter.shape[1:]) if parameter.dim() > 1 else parameter.numel()
                 written(module, attribute, uniform(parameter.shape, fan**-0.5, stream(f"{name}/{attempt}")))
         if attempt == 0 and not zeros:
             raise InapplicableError("expected a zero weight whose gradient stays zero, got none")

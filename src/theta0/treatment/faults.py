@@ -27,8 +27,9 @@ _OFF_CENTRE = 1.0  # mean of the data over their standard deviation
 def elsewhere(diagnosis: Diagnosis, model: nn.Module, batch: Batch) -> tuple[str, str, str] | None:
     """What is at fault, if it is not the start.
 
-    The first finding decides; and an error further down that no start mends, except a rate's, which may follow from
-    the start. Units that are dead at the output are the output's, units dead at off-centre data the data's.
+    The first finding decides; and an error further down that no start mends. A rate is blamed only where nothing else
+    is wrong, since it may be too high for this start alone. Units that are dead at the output are the output's, units
+    dead at off-centre data the data's.
 
     Args:
         diagnosis: of the start as given.
@@ -40,8 +41,10 @@ def elsewhere(diagnosis: Diagnosis, model: nn.Module, batch: Batch) -> tuple[str
     """
     serious = [finding for finding in diagnosis.findings if finding.severity != "note"]
     for place, finding in enumerate(serious):
-        if finding.code in WHOSE and (place == 0 or (finding.severity == "error" and WHOSE[finding.code] != _RATE)):
-            return WHOSE[finding.code], finding.message, finding.remedy
+        whose = WHOSE.get(finding.code)
+        only = all(WHOSE.get(other.code) == _RATE for other in serious)
+        if (whose == _RATE and only) or (whose not in (None, _RATE) and (place == 0 or finding.severity == "error")):
+            return str(whose), finding.message, finding.remedy
     if serious and serious[0].code in ("dead-units", "zero-gradient"):
         return _dead(serious, model, batch)
     return None
