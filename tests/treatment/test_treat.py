@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 from cases import CASES, case, flat, labels, mlp, normal
 from states import randomness, state_of
 from theta0._models import unwrapped
+from theta0.initializers import unit_variance_
 from theta0.parametrizations import is_linearly_constrained
 from theta0.treatment import REMEDIES, treat
 from theta0.treatment.trials import fresh_order
@@ -332,3 +333,12 @@ def test_progress_and_log():
     logged = found.to_dict()
     assert logged["held_out_loss/treated"] == found.treated.held_out
     assert logged["0/preactivation_variance"] > 0
+
+
+def test_an_initializer_with_a_report_of_its_own_is_one_line_in_the_table(monkeypatch):
+    monkeypatch.setattr("theta0.treatment.treat.REMEDIES", {"plain": unit_variance_})
+    model = deep(3, phi=nn.Tanh)
+    for layer in model[::2]:
+        nn.init.normal_(layer.weight, std=1e-3)
+    found = treat(model, learnable(), "cross_entropy", with_="plain", **QUICK | {"steps": 30})
+    assert found.kept, found.reason

@@ -1,6 +1,6 @@
 """Apply remedies, measure again, and keep what short runs on batches kept back prove better."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,13 +65,15 @@ class _Search:  # a class because the rounds share what was spent and tried
     def apply(self, name: str, base: _Start, *, run: bool = True) -> _Start | None:
         """Put a remedy on top of a start; None, with the reason among the attempts, where it cannot be."""
         joined, left = " + ".join([*base.names, name]), dict[str, str]()
+
+        def heard(told: Any) -> None:  # initializers report a result of their own
+            left.update(told if isinstance(told, Mapping) else {})
+
         self.tell(f"trying {joined}")
         base.state()
         torch.manual_seed(0)  # dropout, while a remedy measures, is the same whatever was drawn before
         try:
-            REMEDIES[name](
-                self.model, list(self.trial.rest), self.trial.loss, generator=self.generator, report=left.update
-            )
+            REMEDIES[name](self.model, list(self.trial.rest), self.trial.loss, generator=self.generator, report=heard)
         except ValueError as error:
             if not isinstance(error, InapplicableError) or not run:
                 self.attempts.append(Attempt(joined, None, None, f"could not be applied: {error}"))
