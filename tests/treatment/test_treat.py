@@ -336,7 +336,7 @@ def test_progress_and_log():
 
 
 def test_an_initializer_with_a_report_of_its_own_is_one_line_in_the_table(monkeypatch):
-    monkeypatch.setattr("theta0.treatment.treat.REMEDIES", {"plain": unit_variance_})
+    monkeypatch.setitem(REMEDIES, "plain", unit_variance_)
     model = deep(3, phi=nn.Tanh)
     for layer in model[::2]:
         nn.init.normal_(layer.weight, std=1e-3)

@@ -184,8 +184,8 @@ def silent_layers(model: nn.Module) -> list[str]:
     return [path for path, weight in weights if isinstance(weight, nn.Parameter) and not bool(weight.detach().any())]
 
 
-# A further method, `name_(model, batches, loss, *, generator, report)`, is one line here: `treat --with NAME` applies it
-# and `compare --starts NAME` races it.
+# A further method, `name_(model, batches, loss, *, generator, report)`, is one line here:
+# `treat --with NAME` applies it and `compare --starts NAME` races it.
 REMEDIES: Mapping[str, Remedy] = {
     "unit-variance": scaled_,
     "lcw": lcw_,
