@@ -249,7 +249,7 @@ def test_bad_input_is_one_paragraph_and_exit_2(tmp_path, command, text, message,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["treat", "TARGET", "--with", "magic"], "with: expected auto, unit-variance, lcw, got 'magic'"),
+        (["treat", "TARGET", "--with", "magic"], "with: expected auto, unit-variance, lcw, centre, "),
         (["diagnose", "nowhere.py"], "nowhere.py: expected a Python file"),
         (["diagnose", "no_such_module_at_all:"], "no_such_module_at_all raised ModuleNotFoundError"),
         (["diagnose"], "TARGET"),
@@ -338,3 +338,44 @@ def test_reproduce_names_what_it_knows():
         assert code == 2
         assert "expected" in err
         assert "Traceback" not in err
+
+
+def test_compare_in_a_real_process_goes_on_from_its_store_and_writes_the_winner(tmp_path):
+    path, store, out_file = target(tmp_path, DEEP), tmp_path / "runs.jsonl", tmp_path / "built" / "start.safetensors"
+    page = tmp_path / "page.html"
+    options = ["--starts", "default,lcw", "--rates", "0.03,0.1", "--steps", 40, "--seeds", 2, "--store", store]
+    code, out, err = run("compare", path, *options, "--out", out_file, "--html", page, "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["comparison"]["winner"]["start"] == "lcw"
+    assert {standing["start"] for standing in document["comparison"]["standings"]} == {"default", "lcw"}
+    assert "lcw at rate 0.1: " in err  # plain lines in a pipe
+    assert out_file.is_file()
+    assert "Leaderboard" in page.read_text()
+    lines = store.read_text().count("\n")
+    result = inside("compare", path, *options)
+    assert result.exit_code == 0
+    assert store.read_text().count("\n") == lines
+    assert "lcw at rate 0.1 trains best" in result.stdout.replace("\n", " ")
+
+
+def test_compare_out_of_time_exits_with_1_and_bad_input_with_2(tmp_path):
+    path = target(tmp_path, HEALTHY)
+    options = ["--starts", "default", "--rates", "0.1", "--steps", 5]
+    assert inside("compare", path, *options, "--budget", 1e-9).exit_code == 1
+    for wrong, message in (
+        (["--starts", "magic"], "starts: expected names out of default"),
+        (["--rates", "fast"], "rates: expected auto or numbers joined by commas, got 'fast'"),
+    ):
+        result = inside("compare", path, *options, *wrong)
+        assert result.exit_code == 2
+        assert message in result.stderr
+
+
+def test_treat_says_whose_fault_it_is_and_writes_nothing(tmp_path):
+    squashed = HEAD + "def net(): return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2), nn.Softmax(1))\n"
+    out_file = tmp_path / "start.safetensors"
+    code, out, err = run("treat", target(tmp_path, squashed), "--out", out_file)
+    assert code == 1, err
+    assert "Not the start's fault but that of the output and the loss" in out.replace("\n", " ")
+    assert not out_file.exists()

@@ -5,9 +5,9 @@
     diagnosis = theta0.diagnose(model, batches, "cross_entropy")   # reads the model, never changes it
     treatment = theta0.treat(model, batches, "cross_entropy")      # changes it only if that is proven better
 
-Verbs: `diagnose`, `treat`, `suggest_learning_rate`, `top_eigenvalue`, `save_start`, `load_start_`,
-`parametrize_`, `remove_`.
-Results: `Diagnosis`, `Finding`, `Treatment`, `LearningRate`, `Run`, `Record`.
+Verbs: `diagnose`, `treat`, `compare`, `suggest_learning_rate`, `top_eigenvalue`, `save_start`,
+`load_start_`, `parametrize_`, `remove_`.
+Results: `Diagnosis`, `Finding`, `Treatment`, `Comparison`, `LearningRate`, `Run`, `Record`.
 Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `theta0.parametrizations`, `theta0.layers`,
 `theta0.regularizers`, `theta0.spectra`.
 """
@@ -19,6 +19,7 @@ from theta0._version import __version__
 
 if TYPE_CHECKING:
     from theta0 import (
+        comparison,
         curvature,
         diagnosis,
         initializers,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         treatment,
     )
     from theta0._records import Record
+    from theta0.comparison import Comparison, compare
     from theta0.curvature import LearningRate, suggest_learning_rate, top_eigenvalue
     from theta0.diagnosis import Diagnosis, Finding, diagnose
     from theta0.parametrizations import parametrize_, remove_
@@ -39,9 +41,11 @@ if TYPE_CHECKING:
 
 # Names load on first use (PEP 562), so that `theta0 --help` does not wait for torch.
 _HOMES = {
+    "Comparison": "theta0.comparison",
     "Diagnosis": "theta0.diagnosis",
     "Finding": "theta0.diagnosis",
     "LearningRate": "theta0.curvature",
+    "compare": "theta0.comparison",
     "diagnose": "theta0.diagnosis",
     "Record": "theta0._records",
     "Run": "theta0.treatment",
@@ -55,6 +59,7 @@ _HOMES = {
     "treat": "theta0.treatment",
 }
 _CATALOGUES = (
+    "comparison",
     "curvature",
     "diagnosis",
     "initializers",
@@ -69,6 +74,7 @@ _CATALOGUES = (
 )
 
 __all__ = [
+    "Comparison",
     "Diagnosis",
     "Finding",
     "LearningRate",
@@ -76,6 +82,8 @@ __all__ = [
     "Run",
     "Treatment",
     "__version__",
+    "compare",
+    "comparison",
     "curvature",
     "diagnose",
     "diagnosis",

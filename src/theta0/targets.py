@@ -26,6 +26,7 @@ class Target:
         loss: a name, a callable or None.
         optimizer: the user's optimizer, or None.
         learning_rate: its rate, or None.
+        build: the file's `model()`, which builds another one.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Target:
     loss: Loss
     optimizer: str | None
     learning_rate: float | None
+    build: Callable[[], nn.Module]
 
 
 def load_target(name: str) -> Target:
@@ -63,7 +65,7 @@ def load_target(name: str) -> Target:
     number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
     if rate is not None and not (number and 0 < rate < float("inf")):
         raise ValueError(f"{name}: learning_rate: expected a positive number, got {rate!r}")
-    return Target(name, model, batches, loss, optimizer, None if rate is None else float(rate))
+    return Target(name, model, batches, loss, optimizer, None if rate is None else float(rate), module.model)
 
 
 def _called(module: ModuleType, name: str, function: str) -> Any:

@@ -1,5 +1,6 @@
 """Faces of a result: a screen of text, one HTML page with its charts, plain data; functions of a result."""
 
+from theta0.reports.comparison import comparison_document, comparison_report
 from theta0.reports.document import diagnosis_document, rate_document, spectrum_document, treatment_document
 from theta0.reports.page import write_page
 from theta0.reports.rate import rate_report
@@ -7,6 +8,8 @@ from theta0.reports.spectrum import spectrum_report, write_spectrum_figure
 from theta0.reports.terminal import diagnosis_report, treatment_report
 
 __all__ = [
+    "comparison_document",
+    "comparison_report",
     "diagnosis_document",
     "diagnosis_report",
     "rate_document",

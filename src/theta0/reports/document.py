@@ -22,7 +22,7 @@ def diagnosis_document(diagnosis: Diagnosis, *, target: str) -> dict[str, Any]:
     Returns:
         Keys schema, theta0, target, healthy, records, findings, cost_in_gradients.
     """
-    document: dict[str, Any] = _finite(_head(target) | _body(diagnosis))
+    document: dict[str, Any] = finite(head(target) | _body(diagnosis))
     return document
 
 
@@ -42,7 +42,7 @@ def treatment_document(treatment: Treatment, *, target: str) -> dict[str, Any]:
         "attempts": [{"remedy": attempt.remedy, "reason": attempt.reason} for attempt in treatment.attempts],
     }
     body = _body(now) | {"cost_in_gradients": treatment.cost, "treatment": tried}
-    document: dict[str, Any] = _finite(_head(target) | body)
+    document: dict[str, Any] = finite(head(target) | body)
     return document
 
 
@@ -54,7 +54,7 @@ def rate_document(rate: LearningRate, runs: Sequence[Run] = (), *, target: str) 
     """
     cost = rate.cost + sum(run.cost for run in runs)
     body = {"learning_rate": asdict(rate), "runs": [asdict(run) for run in runs], "cost_in_gradients": cost}
-    document: dict[str, Any] = _finite(_head(target) | body)
+    document: dict[str, Any] = finite(head(target) | body)
     return document
 
 
@@ -80,11 +80,16 @@ def spectrum_document(change: SpectrumChange, *, target: str) -> dict[str, Any]:
         "trained": {name: rows(spectrum) for name, spectrum in change.trained.items()},
         "losses": dict(change.losses),
     }
-    document: dict[str, Any] = _finite(_head(target) | body)
+    document: dict[str, Any] = finite(head(target) | body)
     return document
 
 
-def _head(target: str) -> dict[str, Any]:
+def head(target: str) -> dict[str, Any]:
+    """What every document begins with.
+
+    Returns:
+        Keys schema, theta0, target.
+    """
     return {"schema": SCHEMA, "theta0": __version__, "target": target}
 
 
@@ -102,12 +107,16 @@ def _record(record: Record) -> dict[str, Any]:
     return {"layer": record.layer, "quantity": record.quantity, "value": record.value, "unit": record.unit}
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN or infinity."""
+def finite(value: Any) -> Any:
+    """The value with numbers that are not finite as text: JSON has no NaN or infinity.
+
+    Returns:
+        The value.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

@@ -7,8 +7,11 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from theta0.comparison.results import Comparison
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.reports import canvas
+from theta0.reports.comparison import COLUMNS as BOARD
+from theta0.reports.comparison import comparison_rows, comparison_verdict, failures, notes
 from theta0.reports.figures import Panel, Starts, box_panels, loss_panel, share_panel
 from theta0.reports.folding import SHARES
 from theta0.reports.summary import main_numbers
@@ -88,7 +91,7 @@ class Content:
     """What the template lays out: texts, escaped by it, and drawings.
 
     Attributes:
-        kind: `diagnosis` or `treatment`.
+        kind: `diagnosis`, `treatment` or `comparison`.
         verdict: the result in one sentence.
         tone: `good`, `warning` or `error`.
         cost: in gradients.
@@ -102,6 +105,8 @@ class Content:
         numbers: label, number as given, number treated.
         treated: the treated start's name.
         attempts: remedy, held-out loss, run and reason.
+        board: a race's leaderboard.
+        columns: its heads.
     """
 
     kind: str
@@ -118,9 +123,11 @@ class Content:
     numbers: Sequence[tuple[str, str, str]] = ()
     treated: str = ""
     attempts: Sequence[tuple[str, str, str, str]] = ()
+    board: Sequence[tuple[str, ...]] = ()
+    columns: Sequence[str] = ()
 
 
-def write_page(path: str | Path, result: Diagnosis | Treatment, *, target: str) -> Path:
+def write_page(path: str | Path, result: Diagnosis | Treatment | Comparison, *, target: str) -> Path:
     """Write a result as one self-contained HTML page; folders on the way are made.
 
     Returns:
@@ -132,7 +139,7 @@ def write_page(path: str | Path, result: Diagnosis | Treatment, *, target: str) 
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["themed"] = _themed
-    content = _diagnosis_content(result) if isinstance(result, Diagnosis) else _treatment_content(result)
+    content = _content(result)
     template = environment.get_template("page.html.j2")
     html = template.render(page=content, target=printable(target), version=theta0_version())
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,6 +156,33 @@ def _themed(svg: str) -> Markup:
     for colour, variable in THEMED.items():
         svg = svg.replace(colour, variable)
     return Markup(svg)
+
+
+def _content(result: Diagnosis | Treatment | Comparison) -> Content:
+    if isinstance(result, Diagnosis):
+        return _diagnosis_content(result)
+    return _comparison_content(result) if isinstance(result, Comparison) else _treatment_content(result)
+
+
+def _comparison_content(found: Comparison) -> Content:
+    """The leaderboard, and the curves of the winner and of the default start, or of the second."""
+    shown = [s for s in found.standings if s.start == "default" and s is not found.winner] or found.standings[1:2]
+    loss = loss_panel([(standing.start, standing.runs[0]) for standing in [*shown, *found.standings[:1]]])
+    failed = [(name, "–", "not raced", reason) for name, reason in failures(found)]
+    return Content(
+        kind="comparison",
+        verdict=comparison_verdict(found),
+        tone="good" if found.complete else "warning",
+        cost=number(found.cost),
+        sections=[],
+        panels=[],
+        tables=[],
+        reason=notes(found),
+        proof=[loss] if loss else [],
+        attempts=failed,
+        board=comparison_rows(found),
+        columns=BOARD,
+    )
 
 
 def _diagnosis_content(diagnosis: Diagnosis) -> Content:

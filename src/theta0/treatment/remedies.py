@@ -13,21 +13,36 @@ from theta0._randomness import Randomness
 from theta0._untouched import snapshot
 from theta0.initializers.unit_variance import unit_variance_
 from theta0.parametrizations.linearly_constrained import linearly_constrained
+from theta0.treatment.branches import branch_scale_, branch_zero_
+from theta0.treatment.draws import redraw_, type_defaults_, wake_
+from theta0.treatment.recurrences import long_memory_, recurrent_
+from theta0.treatment.scales import gain_guard_, head_scale_, tied_scale_
+from theta0.treatment.writing import InapplicableError, Report, transaction, written
 
 Remedy = Callable[..., nn.Module]
-Report = Callable[[Mapping[str, str]], None]
 
-# The findings that name each remedy; treat(with_="auto") tries them in this order.
+# Which remedies answer a finding, likeliest first; treat(with_="auto") tries them for each finding in turn.
 ANSWERS: Mapping[str, tuple[str, ...]] = {
-    "activation-shift": ("lcw", "unit-variance"),
+    "non-finite": ("redraw", "branch-scale", "recurrent", "gain-guard", "unit-variance", "type-defaults"),
+    "identical-units": ("redraw",),
+    "zero-gradient": ("wake", "unit-variance"),
+    "activation-shift": ("lcw", "centre", "unit-variance"),
     "vanishing-activations": ("unit-variance", "lcw"),
-    "exploding-activations": ("unit-variance", "lcw"),
-    "saturated-units": ("unit-variance", "lcw"),
+    "exploding-activations": (
+        "branch-scale",
+        "branch-zero",
+        "recurrent",
+        "gain-guard",
+        "type-defaults",
+        "unit-variance",
+    ),
+    "saturated-units": ("branch-scale", "head-scale", "unit-variance", "lcw"),
     "dead-units": ("unit-variance", "lcw"),
     "constant-output": ("unit-variance", "lcw"),
-    "initial-loss": ("unit-variance",),
-    "vanishing-gradients": ("lcw", "unit-variance"),
-    "exploding-gradients": ("unit-variance", "lcw"),
+    "degenerate-softmax": ("head-scale", "type-defaults"),
+    "initial-loss": ("tied-scale", "head-scale", "branch-scale", "gain-guard", "type-defaults"),
+    "vanishing-gradients": ("long-memory", "recurrent", "lcw", "unit-variance"),
+    "exploding-gradients": ("branch-scale", "recurrent", "unit-variance"),
 }
 
 
@@ -54,7 +69,7 @@ def lcw_(
         The model.
 
     Raises:
-        ValueError: if no layer can be constrained, or unit variance cannot be reached.
+        InapplicableError: if no layer can be constrained; a `ValueError`, as where unit variance cannot be reached.
     """
     inner = initialised(model)
     found = materialised(batches, inner)
@@ -63,7 +78,7 @@ def lcw_(
         constrained, plain = constrainable(layers(inner, found[0]))
         if not constrained:
             why = "; ".join(f"layer {path!r}: {reason}" for path, reason in plain.items()) or "there is no such layer"
-            raise ValueError(
+            raise InapplicableError(
                 f"expected a Linear or Conv layer before the last whose weight can be constrained, got none ({why})"
             )
         for layer in constrained:
@@ -77,6 +92,45 @@ def lcw_(
     return model
 
 
+def centre_(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Any = None,
+    *,
+    generator: Randomness = None,
+    report: Report | None = None,
+) -> nn.Module:
+    """As `lcw_`, but only at the start: units' weights are centred once, then scaled to unit variance, and stay free.
+
+    Args:
+        model: changed in place; as it was if anything fails.
+        batches: batches with or without targets.
+        loss: ignored.
+        generator: ignored: nothing is drawn.
+        report: receives the layers left as they were, and why.
+
+    Returns:
+        The model.
+
+    Raises:
+        InapplicableError: if the model has nothing that it mends.
+    """
+    inner = initialised(model)
+    found = materialised(batches, inner)
+    constrained, plain = constrainable(layers(inner, found[0]))
+    if not constrained:
+        raise InapplicableError("expected a Linear or Conv layer before the last that can be centred, got none")
+    with transaction(inner):
+        for layer in constrained:
+            weight = getattr(layer.module, layer.attribute)
+            axes = tuple(range(1, weight.dim()))
+            written(layer.module, layer.attribute, weight - weight.mean(axes, keepdim=True))
+        unit_variance_(inner, found, skip=silent_layers(inner))
+    if report is not None:
+        report(plain)
+    return model
+
+
 def scaled_(
     model: nn.Module,
     batches: Iterable[Any],
@@ -85,7 +139,7 @@ def scaled_(
     generator: Randomness = None,
     report: Report | None = None,
 ) -> nn.Module:
-    """`unit_variance_` on all layers but those whose weights are zero on purpose.
+    """`unit_variance_` on all layers but those whose weights are zero on purpose, or whose output never varies.
 
     Args:
         model: changed in place; as it was if anything fails.
@@ -130,4 +184,20 @@ def silent_layers(model: nn.Module) -> list[str]:
     return [path for path, weight in weights if isinstance(weight, nn.Parameter) and not bool(weight.detach().any())]
 
 
-REMEDIES: Mapping[str, Remedy] = {"unit-variance": scaled_, "lcw": lcw_}
+# A further method, `name_(model, batches, loss, *, generator, report)`, is one line here:
+# `treat --with NAME` applies it and `compare --starts NAME` races it.
+REMEDIES: Mapping[str, Remedy] = {
+    "unit-variance": scaled_,
+    "lcw": lcw_,
+    "centre": centre_,
+    "branch-scale": branch_scale_,
+    "branch-zero": branch_zero_,
+    "head-scale": head_scale_,
+    "tied-scale": tied_scale_,
+    "gain-guard": gain_guard_,
+    "recurrent": recurrent_,
+    "long-memory": long_memory_,
+    "redraw": redraw_,
+    "wake": wake_,
+    "type-defaults": type_defaults_,
+}

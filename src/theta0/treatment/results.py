@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from theta0._training import Run as Run
 from theta0.diagnosis.results import Diagnosis
 
@@ -37,6 +39,10 @@ class Treatment:
         treated: the short run from the treated start; None likewise.
         attempts: every remedy tried, in order.
         cost: of everything, in gradients.
+        confirmations: the short runs of the proof, as given and treated, one pair for each data order; the first is
+            `untreated` and `treated`.
+        rate: the learning rate at which the treated start was proven; None where nothing was.
+        wrapped: the model in the wrapper that was proven, where one was asked for.
     """
 
     remedy: str
@@ -48,6 +54,9 @@ class Treatment:
     treated: Run | None
     attempts: tuple[Attempt, ...]
     cost: float
+    confirmations: tuple[tuple[Run, Run], ...] = ()
+    rate: float | None = None
+    wrapped: nn.Module | None = None
 
     def to_dict(self) -> dict[str, float]:
         """Held-out losses of both starts and the records of the start that the model now has.

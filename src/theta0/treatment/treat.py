@@ -1,38 +1,114 @@
-"""Apply a remedy, measure again, and keep it only if a short run proves it better."""
+"""Apply remedies, measure again, and keep what short runs on batches kept back prove better."""
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from theta0._batches import Batch, held_out, initialised, materialised
+from theta0._batches import Batch, initialised, materialised
 from theta0._losses import Loss, checked, loss_of
 from theta0._randomness import Randomness
-from theta0._training import Run, checked_optimizer, probe_rate, short_run
+from theta0._training import Run, checked_optimizer
 from theta0._untouched import randomness_snapshot, snapshot, untouched
 from theta0._user_code import UserCodeError
-from theta0.diagnosis.diagnose import diagnosis_of
 from theta0.diagnosis.results import Diagnosis
+from theta0.layers.standardized_input import StandardizedInput
+from theta0.treatment.faults import elsewhere
+from theta0.treatment.reasons import blamed, nothing, proven, unproven
 from theta0.treatment.remedies import ANSWERS, REMEDIES
 from theta0.treatment.results import Attempt, Treatment
+from theta0.treatment.trials import Proof, Trial, better, chosen_run, measured, proof, reached, slower_run, trial_of
+from theta0.treatment.writing import InapplicableError
 
-_MEASURED = 4  # batches that a diagnosis reads
-_GAIN = 0.01  # a treated start must lower the held-out loss by this share, so that a tie is not called better
+STANDARDIZE = "standardize-input"
+_ROUNDS = 3  # remedies on top of each other
 
 
 @dataclass(frozen=True)
-class _Trial:
-    """How every start is tried: the same data, budget, optimizer and noise."""
+class _Start:
+    """A start that was tried.
 
-    train: Sequence[Batch]
-    verify: Sequence[Batch]
-    loss: Loss
-    optimizer: str
-    rate: float | None
-    steps: int
+    Attributes:
+        names: the remedies that made it, in order.
+        state: puts the model into it.
+        after: its diagnosis.
+        run: its run of the choice.
+        model: the model, or a wrapper of it.
+    """
+
+    names: tuple[str, ...]
+    state: Callable[[], None]
+    after: Diagnosis
+    run: Run | None
+    model: nn.Module
+
+
+class _Search:  # a class because the rounds share what was spent and tried
+    def __init__(self, model: nn.Module, trial: Trial, generator: Randomness, tell: Callable[[str], None]) -> None:
+        self.model, self.trial, self.generator, self.tell = model, trial, generator, tell
+        self.restore = snapshot(model)
+        self.attempts: list[Attempt] = []
+        self.cost = 0.0
+
+    def diagnosed(self) -> Diagnosis:
+        found = measured(self.model, self.trial)
+        self.cost += found.cost
+        return found
+
+    def ran(self, rate: float | None = None) -> Run:
+        run, spent = chosen_run(self.model, self.trial, rate)
+        self.cost += spent
+        return run
+
+    def apply(self, name: str, base: _Start, *, run: bool = True) -> _Start | None:
+        """Put a remedy on top of a start; None, with the reason among the attempts, where it cannot be."""
+        joined, left = " + ".join([*base.names, name]), dict[str, str]()
+
+        def heard(told: Any) -> None:  # initializers report a result of their own
+            left.update(told if isinstance(told, Mapping) else {})
+
+        self.tell(f"trying {joined}")
+        base.state()
+        torch.manual_seed(0)  # dropout, while a remedy measures, is the same whatever was drawn before
+        try:
+            REMEDIES[name](self.model, list(self.trial.rest), self.trial.loss, generator=self.generator, report=heard)
+        except ValueError as error:
+            if not isinstance(error, InapplicableError) or not run:
+                self.attempts.append(Attempt(joined, None, None, f"could not be applied: {error}"))
+            return None
+        self.cost += len(self.trial.rest)  # a few forward passes: unit variance sweeps at least twice
+        state, after = snapshot(self.model), self.diagnosed()
+        done = self.ran() if run else None
+        reason = f"held-out loss {done.held_out:.4g} after {len(done.losses)} steps" if done else "applied"
+        if left:
+            reason += "; left as they were: " + ", ".join(f"{path} ({why})" for path, why in left.items())
+        self.attempts.append(Attempt(joined, after, done, reason))
+        return _Start((*base.names, name), state, after, done, self.model)
+
+    def best(self, given: _Start) -> _Start:
+        """The remedies that the findings name, and on top of the best what its findings name, while that helps."""
+        best = given
+        for _ in range(_ROUNDS):
+            tried = [self.apply(name, best) for name in named_by(best.after) if name not in best.names]
+            found = best
+            for start in tried:
+                if start is not None and better(reached(start.run), reached(found.run)):
+                    found = start
+            if found is best:
+                break
+            best = found
+        return best
+
+    def slower(self, start: _Start) -> _Start:
+        """A start at the rate that suits it, where the user's is too high for it."""
+        start.state()
+        rate = self.trial.rate or 1.0
+        self.tell(f"trying {' + '.join(start.names) or 'the start as given'} at lower rates")
+        run, spent = slower_run(self.model, self.trial, rate)
+        self.cost += spent
+        return _Start(start.names, start.state, start.after, run, start.model)
 
 
 def treat(
@@ -50,19 +126,22 @@ def treat(
 ) -> Treatment:
     """Mend a starting point, and prove it: **the one verb that changes a model**.
 
-    Each remedy is applied, measured, and given a short training run next to one from the start as given: the same
-    batches in the same order, the same noise, the same budget. The best treated start is kept if its loss on held-out
-    batches (the last quarter) is lower by 1 % at least; otherwise, and on an interrupt or any failure, the model is
+    "auto" takes the findings in turn: the remedies that answer them are applied, measured and given a short run each,
+    and on top of the best one those that answer what is left. What no start mends (data, loss, output, rate) is
+    explained instead. The remedy chosen is then confirmed once: over three fresh data orders, each with the same noise
+    for both starts, and on batches that took no part before (the last quarter). It is kept if its mean gain in loss is
+    1 % at least and above the spread of the gains; otherwise, and on an interrupt or any failure, the model is
     restored bit for bit. A kept start has the state_dict keys it had, but for the weights that `lcw` parametrizes.
 
     Args:
         model: changed in place if a remedy is kept.
         batches: `(inputs, targets)` batches; a diagnosis measures the first four.
         loss: a name, a callable, or None where the model returns its own.
-        with_: "auto" for the remedies that the findings name, or one remedy's name.
+        with_: "auto", one remedy's name, or "standardize-input": the proven wrapper is then `Treatment.wrapped`.
         optimizer: "sgd" (default), "momentum", "adam", "adamw" or "rmsprop".
-        learning_rate: its rate; None chooses one for each start among 1e-3 … 1 by ten steps.
-        steps: the training budget of each start.
+        learning_rate: its rate; None chooses one for each start among 1e-3 … 1 by ten steps. Where it is too high for
+            a start, lower ones are tried, and `Treatment.rate` proposes one.
+        steps: the training budget of each run.
         max_batches: how many batches are read; None reads all.
         generator: for remedies that draw.
         progress: told what is being done.
@@ -74,24 +153,34 @@ def treat(
         ValueError: on a wrong argument or unusable data; the model is then as it was.
     """
     checked(loss)
-    names = _named(with_)
+    if with_ not in ("auto", STANDARDIZE, *REMEDIES):
+        raise ValueError(f"with: expected auto, {', '.join(REMEDIES)}, {STANDARDIZE}, got {with_!r}")
     inner = initialised(model)
     found = materialised(batches, inner, max_batches=max_batches)
-    train, verify = held_out(found)
-    if len(found) == 1:
-        _require_parts_go_through(inner, train[0], found[0], loss)
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
-    trial = _Trial(train, verify, loss, checked_optimizer(optimizer or "sgd"), learning_rate, steps)
-    tell = progress or (lambda text: None)
-    restore, restore_randomness = snapshot(inner), randomness_snapshot()
-    keep = restore
+    trial = trial_of(found, loss, optimizer=checked_optimizer(optimizer or "sgd"), rate=learning_rate, steps=steps)
+    if len(found) == 1:
+        _require_parts_go_through(inner, trial.rest[0], found[0], loss)
+    stream = torch.initial_seed() if generator is None else generator
+    search = _Search(inner, trial, stream, progress or (lambda text: None))
+    keep, restore_randomness = search.restore, randomness_snapshot()
     try:
-        treatment, keep = _tried(inner, trial, names, generator, tell, restore)
+        treatment, keep = _searched(search, with_)
     finally:
         keep()
         restore_randomness()
     return treatment
+
+
+def named_by(diagnosis: Diagnosis) -> list[str]:
+    """The remedies that answer a diagnosis's errors and warnings, in the findings' order.
+
+    Returns:
+        Their names, each once.
+    """
+    serious = [finding.code for finding in diagnosis.findings if finding.severity != "note"]
+    return list(dict.fromkeys(remedy for code in serious for remedy in ANSWERS.get(code, ())))
 
 
 def _require_parts_go_through(model: nn.Module, part: Batch, whole: Batch, loss: Loss) -> None:
@@ -107,23 +196,8 @@ def _require_parts_go_through(model: nn.Module, part: Batch, whole: Batch, loss:
             ) from error
 
 
-def _named(with_: str) -> tuple[str, ...] | None:
-    if with_ == "auto":
-        return None
-    if with_ not in REMEDIES:
-        raise ValueError(f"with: expected auto, {', '.join(REMEDIES)}, got {with_!r}")
-    return (with_,)
-
-
-def _tried(
-    model: nn.Module,
-    trial: _Trial,
-    names: tuple[str, ...] | None,
-    generator: Randomness,
-    tell: Callable[[str], None],
-    restore: Callable[[], None],
-) -> tuple[Treatment, Callable[[], None]]:
-    """Try the remedies.
+def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None]]:
+    """Find the start to keep.
 
     Returns:
         The treatment, and the function that puts the model into the start to keep.
@@ -131,103 +205,86 @@ def _tried(
     Raises:
         ValueError: if the one remedy asked for cannot be applied.
     """
-    explicit = names is not None
-    tell("measuring the start as given")
-    before = _measured(model, trial)
-    cost = before.cost
-    if names is None:
-        names = tuple(dict.fromkeys(remedy for f in before.findings for remedy in ANSWERS.get(f.code, ())))
-        if not names or not any(f.severity != "note" for f in before.findings):
-            return Treatment("", before, None, False, _nothing(before), None, None, (), cost), restore
-    tell("training the start as given")
-    untreated, spent = _run(model, trial)
-    cost += spent
-    attempts: list[Attempt] = []
-    states: list[Callable[[], None]] = []
-    for name in names:
-        tell(f"trying {name}")
-        attempt, state, spent = _attempt(model, trial, name, generator, restore)
-        attempts.append(attempt)
-        states.append(state)
-        cost += spent
-        restore()
-        if attempt.run is None and len(names) == 1 and explicit:
-            raise ValueError(f"{name} {attempt.reason}")
-    best = min(range(len(names)), key=lambda i: _reached(attempts[i].run))
-    run = attempts[best].run
-    kept = _better(_reached(run), untreated.held_out)
-    reason = _reason(names[best], attempts[best], untreated, kept)
+    search.tell("measuring the start as given")
+    before = search.diagnosed()
+    given = _Start((), search.restore, before, None, search.model)
+    if with_ == STANDARDIZE:
+        return _confirmed(search, given, _standardized(search))
+    if with_ != "auto":
+        start = search.apply(with_, given, run=False)
+        if start is None:
+            raise ValueError(f"{with_} {search.attempts[-1].reason}")
+        return _confirmed(search, given, start)
+    blame = elsewhere(before, search.model, search.trial.rest[0])
+    if blame is not None or not named_by(before):
+        reason = blamed(*blame) if blame else nothing(before)
+        return Treatment("", before, None, False, reason, None, None, (), search.cost), search.restore
+    search.tell("training the start as given")
+    given = _Start((), search.restore, before, search.ran(), search.model)
+    best = search.best(given)
+    if search.trial.rate is not None and _too_fast(best):
+        best, given = search.slower(best), search.slower(given)
+    if not best.names:
+        nearest = min(search.attempts, key=lambda a: reached(a.run), default=None)
+        after, run, name = (nearest.after, nearest.run, nearest.remedy) if nearest else (None, None, "")
+        reason = unproven(name, given.run, nearest)
+        return Treatment(
+            name, before, after, False, reason, given.run, run, tuple(search.attempts), search.cost
+        ), search.restore
+    return _confirmed(search, given, best)
+
+
+def _too_fast(start: _Start) -> bool:
+    codes = {finding.code for finding in start.after.findings if finding.severity != "note"}
+    return "learning-rate-too-high" in codes or reached(start.run) == float("inf")
+
+
+def _standardized(search: _Search) -> _Start:
+    wrapper = StandardizedInput(search.model, [batch.inputs for batch in search.trial.rest])
+    after = measured(wrapper, search.trial)
+    search.cost += after.cost
+    search.attempts.append(Attempt(STANDARDIZE, after, None, "wrapped"))
+    return _Start((STANDARDIZE,), search.restore, after, None, wrapper)
+
+
+def _confirmed(search: _Search, given: _Start, chosen: _Start) -> tuple[Treatment, Callable[[], None]]:
+    """Prove the chosen start on the batches kept back."""
+    runs = []
+    for start in (given, chosen):
+        start.state()
+        rate, spent = (start.run.rate, 0.0) if start.run else _rate(search, start)
+        search.cost += spent
+        runs.append(rate)
+    search.tell(f"proving {' + '.join(chosen.names)} on fresh data orders")
+    given.state()
+    trial = search.trial
+    shown = proof(given.model, chosen.model, trial, (runs[0], runs[1]), (given.state, chosen.state))
+    search.cost += sum(one.cost + other.cost for one, other in shown.pairs)
+    return _treatment(search, given, chosen, shown)
+
+
+def _rate(search: _Search, start: _Start) -> tuple[float, float]:
+    if search.trial.rate is not None:
+        return search.trial.rate, 0.0
+    run, spent = chosen_run(start.model, search.trial)
+    return run.rate, spent
+
+
+def _treatment(search: _Search, given: _Start, chosen: _Start, shown: Proof) -> tuple[Treatment, Callable[[], None]]:
+    name, (untreated, treated) = " + ".join(chosen.names), shown.pairs[0]
+    kept = shown.holds
     treatment = Treatment(
-        names[best], before, attempts[best].after, kept, reason, untreated, run, tuple(attempts), cost
+        remedy=name,
+        before=given.after,
+        after=chosen.after,
+        kept=kept,
+        reason=proven(name, shown, search.trial.rate),
+        untreated=untreated,
+        treated=treated,
+        attempts=tuple(search.attempts),
+        cost=search.cost,
+        confirmations=shown.pairs,
+        rate=treated.rate,
+        wrapped=chosen.model if kept and chosen.model is not search.model else None,
     )
-    return treatment, states[best] if kept else restore
-
-
-def _attempt(
-    model: nn.Module, trial: _Trial, name: str, generator: Randomness, restore: Callable[[], None]
-) -> tuple[Attempt, Callable[[], None], float]:
-    left: dict[str, str] = {}
-    try:
-        REMEDIES[name](model, list(trial.train), trial.loss, generator=generator, report=left.update)
-    except ValueError as error:
-        return Attempt(name, None, None, f"could not be applied: {error}"), restore, 0.0
-    state = snapshot(model)
-    after = _measured(model, trial)
-    run, spent = _run(model, trial)
-    reason = f"held-out loss {run.held_out:.4g} after {len(run.losses)} steps"
-    if left:
-        reason += "; left as they were: " + ", ".join(f"{path} ({why})" for path, why in left.items())
-    # Applying costs a few forward passes: unit variance sweeps at least twice.
-    return Attempt(name, after, run, reason), state, after.cost + spent + len(trial.train)
-
-
-def _measured(model: nn.Module, trial: _Trial) -> Diagnosis:
-    batches = [*trial.train, *trial.verify][:_MEASURED]
-    return diagnosis_of(model, batches, trial.loss, optimizer=trial.optimizer, rate=trial.rate)
-
-
-def _run(model: nn.Module, trial: _Trial) -> tuple[Run, float]:
-    """The short run of the start that the model has, which it has again afterwards."""
-    restore = snapshot(model)
-    rate, cost = trial.rate, 0.0
-    try:
-        if rate is None:
-            rate, cost = probe_rate(model, trial.train, trial.loss, optimizer=trial.optimizer, restore=restore)
-        run = short_run(
-            model, trial.train, trial.verify, trial.loss, optimizer=trial.optimizer, rate=rate, steps=trial.steps
-        )
-    finally:
-        restore()
-    return run, cost + run.cost
-
-
-def _reached(run: Run | None) -> float:
-    return math.inf if run is None or math.isnan(run.held_out) else run.held_out
-
-
-def _better(treated: float, plain: float) -> bool:
-    return math.isfinite(treated) and (not math.isfinite(plain) or plain - treated > _GAIN * abs(plain))
-
-
-def _nothing(before: Diagnosis) -> str:
-    if not before.findings:
-        return "Nothing was found to mend; the model is as it was."
-    codes = ", ".join(dict.fromkeys(finding.code for finding in before.findings))
-    return f"No initialization mends what was found ({codes}); see each finding's advice. The model is as it was."
-
-
-def _reason(name: str, attempt: Attempt, untreated: Run, kept: bool) -> str:
-    if attempt.run is None:
-        return f"{name} {attempt.reason}. The model is as it was."
-    reached, plain = _reached(attempt.run), untreated.held_out
-    compared = (
-        f"the held-out loss after {len(attempt.run.losses)} steps is {reached:.4g} with {name} and {plain:.4g} without"
-    )
-    if kept:
-        return f"Kept: {compared}."
-    if math.isinf(reached) and math.isinf(plain):
-        return (
-            f"Not kept: both starts diverge, with {name} and without, at rate {attempt.run.rate:g}; "
-            "lower it (theta0 rate TARGET finds one). The model is as it was."
-        )
-    return f"Not kept: {compared}. The model is as it was."
+    return treatment, chosen.state if kept else search.restore

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from theta0.papers.datasets import Dataset, load, two_classes
-from theta0.papers.furusho2020thesis.drawing import finish, new_figure
+from theta0.papers.drawing import finish, new_figure
 from theta0.papers.furusho2020thesis.penalized import COLOURS, PENALTIES, TITLES, Stack, stacked, train
 from theta0.papers.models import he_perceptron, trained_autoencoder
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep

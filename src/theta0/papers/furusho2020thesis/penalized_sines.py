@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Generator, Tensor
 
-from theta0.papers.furusho2020thesis.drawing import finish, new_figure
+from theta0.papers.drawing import finish, new_figure
 from theta0.papers.furusho2020thesis.penalized import COLOURS, PENALTIES, TITLES, stacked, train
 from theta0.papers.furusho2020thesis.setting import half_squared_error
 from theta0.papers.models import he_perceptron

@@ -1,15 +1,24 @@
 """The command line. torch is imported inside the commands, so that `theta0 --help` answers at once."""
 
-import json
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
-from traceback import print_exc
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
+
+from theta0.cli.compare import compare
+from theta0.cli.console import (
+    HtmlOption,
+    JsonOption,
+    TargetArgument,
+    TracebackOption,
+    bar,
+    errors,
+    progress,
+    require_writable,
+    show,
+)
 
 app = typer.Typer(
     add_completion=False,
@@ -17,15 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Look at the point where a network starts training, say what is wrong with it, mend it, prove that it trains.",
 )
-
-TargetArgument = Annotated[
-    str, typer.Argument(help="A Python file (or `module:`) with model(), batches() and loss.", metavar="TARGET")
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")
-]
-HtmlOption = Annotated[Path | None, typer.Option("--html", help="Also write a self-contained page.", metavar="FILE")]
-TracebackOption = Annotated[bool, typer.Option("--traceback", help="On an error, show where in the code it arose.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -43,17 +43,17 @@ def diagnose(
     target: TargetArgument, as_json: JsonOption = False, html: HtmlOption = None, traceback: TracebackOption = False
 ) -> None:
     """Say what is wrong with a starting point. Exit code: 0 no finding of severity error, 1 some, 2 bad target."""
-    with _errors(traceback), _progress("looking at the starting point"), redirect_stdout(sys.stderr):
+    with errors(traceback), progress("looking at the starting point"), redirect_stdout(sys.stderr):
         from theta0.diagnosis import diagnose as run
         from theta0.reports import diagnosis_document, diagnosis_report, write_page
         from theta0.targets import load_target
 
-        _require_writable(html)
+        require_writable(html)
         t = load_target(target)
         result = run(t.model, t.batches, t.loss, optimizer=t.optimizer, learning_rate=t.learning_rate)
         if html is not None:
             write_page(html, result, target=target)
-    _show(
+    show(
         lambda: diagnosis_document(result, target=target),
         lambda: diagnosis_report(result, target=target),
         as_json,
@@ -64,7 +64,9 @@ def diagnose(
 @app.command()
 def treat(
     target: TargetArgument,
-    with_: Annotated[str, typer.Option("--with", help="auto, unit-variance or lcw.")] = "auto",
+    with_: Annotated[
+        str, typer.Option("--with", help="auto, a remedy (unit-variance, lcw, branch-scale …) or standardize-input.")
+    ] = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Write the treated start here (.safetensors).", metavar="FILE")
     ] = None,
@@ -74,7 +76,7 @@ def treat(
     traceback: TracebackOption = False,
 ) -> None:
     """Mend a starting point and prove it. Exit code: 0 kept, 1 nothing was better, 2 bad target."""
-    with _errors(traceback), _progress("mending the starting point") as tell, redirect_stdout(sys.stderr):
+    with errors(traceback), progress("mending the starting point") as tell, redirect_stdout(sys.stderr):
         import torch
 
         from theta0.reports import treatment_document, treatment_report, write_page
@@ -82,7 +84,7 @@ def treat(
         from theta0.treatment import save_start
         from theta0.treatment import treat as run
 
-        _require_writable(out, html)
+        require_writable(out, html)
         torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
         t = load_target(target)
         result = run(
@@ -96,10 +98,10 @@ def treat(
             progress=tell,
         )
         if result.kept and out is not None:
-            save_start(t.model, out, method=result.remedy)
+            save_start(result.wrapped or t.model, out, method=result.remedy)
         if html is not None:
             write_page(html, result, target=target)
-    _show(
+    show(
         lambda: treatment_document(result, target=target),
         lambda: treatment_report(result, target=target),
         as_json,
@@ -125,7 +127,7 @@ def rate(
     traceback: TracebackOption = False,
 ) -> None:
     """Find the learning rate that the starting point can bear. Exit code: 0 done, 2 bad target or no curvature."""
-    with _errors(traceback), _progress("measuring the curvature") as tell, redirect_stdout(sys.stderr):
+    with errors(traceback), progress("measuring the curvature") as tell, redirect_stdout(sys.stderr):
         from theta0.curvature import suggest_learning_rate, top_eigenvalue, verify_learning_rate
         from theta0.reports import rate_document, rate_report
         from theta0.targets import load_target
@@ -140,7 +142,7 @@ def rate(
         if verify:
             tell("training briefly around the suggestion")
         runs = verify_learning_rate(t.model, t.batches, t.loss, found) if verify else ()
-    _show(lambda: rate_document(found, runs, target=target), lambda: rate_report(found, runs, target=target), as_json)
+    show(lambda: rate_document(found, runs, target=target), lambda: rate_report(found, runs, target=target), as_json)
 
 
 @app.command()
@@ -157,7 +159,7 @@ def spectrum(
     traceback: TracebackOption = False,
 ) -> None:
     """Show which frequencies a network has between two samples, before and after training. Exit code: 0 or 2."""
-    with _errors(traceback), _progress("measuring the spectrum") as tell, redirect_stdout(sys.stderr):
+    with errors(traceback), progress("measuring the spectrum") as tell, redirect_stdout(sys.stderr):
         import torch
 
         from theta0.regularizers import penalties_from
@@ -165,7 +167,7 @@ def spectrum(
         from theta0.spectra import spectrum_change
         from theta0.targets import load_target
 
-        _require_writable(out)
+        require_writable(out)
         torch.set_flush_denormal(True)  # norm penalties make denormal numbers, ten times slower on a CPU
         t = load_target(target)
         found = spectrum_change(
@@ -182,7 +184,7 @@ def spectrum(
         )
         if out is not None:
             write_spectrum_figure(out, found)
-    _show(
+    show(
         lambda: spectrum_document(found, target=target),
         lambda: spectrum_report(found, target=target),
         as_json,
@@ -202,7 +204,7 @@ def reproduce(
     traceback: TracebackOption = False,
 ) -> None:
     """Repeat a source's experiment: a picture, its numbers as JSON, and one line against the source."""
-    with _errors(traceback), _bar(f"{paper} {item}") as progress:
+    with errors(traceback), bar(f"{paper} {item}") as advance:
         import importlib
 
         import torch
@@ -217,79 +219,8 @@ def reproduce(
         torch.set_flush_denormal(True)  # norm penalties and vanished gradients make denormal numbers
         line = "\n".join(items)
         if item != "list":
-            line = items[item](dataset, data, scale=scale, out_dir=out, jobs=jobs, backend=backend, progress=progress)
+            line = items[item](dataset, data, scale=scale, out_dir=out, jobs=jobs, backend=backend, progress=advance)
     typer.echo(line)
 
 
-def _show(document: Callable[[], dict[str, Any]], report: Callable[[], Any], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(document(), indent=1, allow_nan=False))
-        return
-    from rich.console import Console
-
-    Console().print(report())
-
-
-@contextmanager
-def _progress(first: str) -> Iterator[Callable[[str], None]]:
-    """Say on standard error what is being done: a spinner on a terminal, plain lines in a pipe."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: print(text, file=sys.stderr)
-        return
-    with console.status(first) as status:
-        yield status.update
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show on standard error how much is done: a bar on a terminal, plain lines in a pipe."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done, total: print(f"{title}: {done} of {total}", file=sys.stderr)
-        return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task(title)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def _errors(show: bool) -> Iterator[None]:
-    """Turn what is wrong with the user's target into one paragraph and exit code 2."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        if show:
-            print_exc()
-        _fail(str(error))
-    except Exception as error:
-        if show:
-            print_exc()
-        _fail(
-            f"expected to get through, got {type(error).__name__}: {error}; this is a fault of theta0's: "
-            "please report it with what --traceback shows"
-        )
-    except KeyboardInterrupt:
-        typer.echo("theta0: interrupted; nothing was written.", err=True)
-        raise typer.Exit(130) from None
-
-
-def _require_writable(*paths: Path | None) -> None:
-    """Find out before the work, not after it, that a file cannot be written."""
-    for path in paths:
-        folder = path.parent if path is not None else Path()
-        while not folder.exists() and folder != folder.parent:
-            folder = folder.parent
-        if path is not None and (path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK)):
-            what = "a folder" if path.is_dir() else f"{folder} in its way"
-            raise ValueError(f"{path}: expected a file that can be written, got {what}; choose another name")
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"theta0: {message}", err=True)
-    raise typer.Exit(2)
+app.command()(compare)

@@ -1,0 +1,82 @@
+"""`theta0 compare`: a race of starting points. torch is imported inside the command."""
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from theta0.cli.console import (
+    HtmlOption,
+    JsonOption,
+    TargetArgument,
+    TracebackOption,
+    errors,
+    progress,
+    require_writable,
+    show,
+)
+
+
+def compare(
+    target: TargetArgument,
+    starts: Annotated[
+        str, typer.Option(help="Names joined by commas: default, unit-variance, lcw, branch-scale …")
+    ] = "default,unit-variance,lcw",
+    rates: Annotated[str, typer.Option(help="auto, or rates joined by commas, tried for every start.")] = "auto",
+    steps: Annotated[int, typer.Option(help="Of a full run.", min=1)] = 100,
+    seeds: Annotated[int, typer.Option(help="Runs of every start at its best rate.", min=1)] = 3,
+    budget: Annotated[float | None, typer.Option(help="Seconds after which heats, then seeds are left out.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Keep runs here and go on from them.", metavar="FILE.jsonl")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the winner here (.safetensors).", metavar="FILE")] = None,
+    as_json: JsonOption = False,
+    html: HtmlOption = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Race starting points, each at its own best rate. Exit code: 0 done, 1 not all done in time, 2 bad target."""
+    with errors(traceback), progress("racing the starts") as tell, redirect_stdout(sys.stderr):
+        import torch
+
+        from theta0.comparison import compare as run
+        from theta0.comparison import winning_start_
+        from theta0.reports import comparison_document, comparison_report, write_page
+        from theta0.targets import load_target
+        from theta0.treatment import save_start
+
+        require_writable(out, html, store)
+        torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
+        t = load_target(target)
+        found = run(
+            t.build,
+            t.batches,
+            t.loss,
+            starts=[name.strip() for name in starts.split(",") if name.strip()],
+            rates="auto" if rates == "auto" else _numbers(rates),
+            steps=steps,
+            seeds=seeds,
+            optimizer=t.optimizer,
+            learning_rate=t.learning_rate,
+            budget_s=budget,
+            store=store,
+            progress=tell,
+        )
+        if out is not None and found.winner is not None:
+            save_start(winning_start_(t.build, t.batches, t.loss, found), out, method=found.winner.start)
+        if html is not None:
+            write_page(html, found, target=target)
+    show(
+        lambda: comparison_document(found, target=target),
+        lambda: comparison_report(found, target=target),
+        as_json,
+    )
+    raise typer.Exit(0 if found.complete else 1)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(f"rates: expected auto or numbers joined by commas, got {text!r}") from error

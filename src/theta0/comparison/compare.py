@@ -1,0 +1,282 @@
+"""Race starting points against each other, each at its own best rate."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from theta0._batches import materialised
+from theta0._losses import Loss, checked
+from theta0._training import RATES, Run, checked_optimizer, probe_rate, short_run
+from theta0._untouched import randomness_snapshot, untouched
+from theta0.comparison.results import Comparison, Entrant, Heat, Standing
+from theta0.comparison.starts import STARTS, Factory, Made, Makers
+from theta0.comparison.store import Store, digest, loss_name, run_from_dict, run_to_dict
+from theta0.diagnosis.rates import measured_rate
+from theta0.treatment.trials import Trial, fresh_order, trial_of
+
+AROUND = (0.1, 0.3, 1.0, 3.0, 10.0)  # times a start's own suggestion
+_FURTHER = 3  # rates past the lowest or the highest, while that is the best
+RUNGS = (0.25, 0.5, 1.0)  # of the steps: after each the better half of a start's rates goes on
+
+
+def compare(
+    model: nn.Module | Factory,
+    batches: Iterable[Any],
+    loss: Loss = None,
+    *,
+    starts: Sequence[str] = ("default", "unit-variance", "lcw"),
+    rates: Literal["auto"] | Sequence[float] = "auto",
+    steps: int = 100,
+    seeds: int = 3,
+    optimizer: str | None = None,
+    learning_rate: float | None = None,
+    budget_s: float | None = None,
+    store: str | Path | None = None,
+    max_batches: int | None = 32,
+    progress: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Race starting points: each at a few rates around its own suggestion, the best rate of each over several seeds.
+
+    Rates are chosen by successive halving (Jamieson & Talwalkar, 2016): runs of a quarter, half and all of the steps
+    with the first seed, after each of which the better half of every start's rates goes on; where the best of automatic
+    rates is the lowest or the highest, further ones are tried on that side. No start is dropped. Then
+    every start runs at its best rate for every seed, and the leaderboard is of the last quarter of the batches, which
+    took no part before. A seed gives data order and noise, and other weights where `model` is a function. The model,
+    where it is one, is left bit-identical. Runs are made one after another, not vmapped.
+
+    Args:
+        model: a module, or a function that makes one, called under each seed.
+        batches: `(inputs, targets)` batches.
+        loss: a name, a callable, or None where the model returns its own.
+        starts: names out of `STARTS`.
+        rates: the rates to try for every start; "auto" for 0.1 to 10 times what the curvature at that start allows, and
+            the one that a short probe finds.
+        steps: of a full run.
+        seeds: how many.
+        optimizer: "sgd" (default), "momentum", "adam", "adamw" or "rmsprop".
+        learning_rate: the user's, tried beside the automatic ones.
+        budget_s: seconds; where they run short, heats are left out first, then seeds. None for no limit.
+        store: a JSON-lines file in which runs are kept and found again, so that a race can go on.
+        max_batches: how many batches are read; None reads all.
+        progress: told what is being done.
+
+    Returns:
+        The leaderboard, curves and costs.
+
+    Raises:
+        ValueError: on a wrong argument or unusable data, or if no start can be made.
+    """
+    _check(starts, rates, steps, seeds, budget_s)
+    began, restore_randomness = time.perf_counter(), randomness_snapshot()
+    first = Makers(model, (), checked(loss)).plain(0)
+    found = materialised(batches, first, max_batches=max_batches)
+    name = checked_optimizer(optimizer or "sgd")
+    trial = trial_of(found, loss, optimizer=name, rate=None, steps=steps)
+    makers = Makers(model, trial.rest, loss)
+    race = _Race(makers, trial, Store(store), digest(found, loss_name(loss), name), progress or (lambda text: None))
+    race.automatic = isinstance(rates, str)
+    race.deadline = math.inf if budget_s is None else began + budget_s
+    own = [learning_rate] if learning_rate is not None else []
+    try:
+        entrants = [race.entrant(start, rates, own) for start in dict.fromkeys(starts)]
+        if all(entrant.reason for entrant in entrants):
+            raise ValueError("starts: " + "; ".join(f"{e.start}: {e.reason}" for e in entrants))
+        best = race.heat([entrant for entrant in entrants if not entrant.reason])
+        standings, complete = race.final(best, seeds)
+        drawn = not isinstance(model, nn.Module) and digest(makers.plain(0)) != digest(makers.plain(1))
+    finally:
+        makers.restore()
+        restore_randomness()
+    ranked = tuple(sorted(standings, key=lambda standing: (-len(standing.runs), _rank(standing.mean))))
+    seconds = time.perf_counter() - began
+    return Comparison(ranked, tuple(entrants), tuple(race.heats), name, steps, drawn, complete, race.cost, seconds)
+
+
+def winning_start_(
+    model: nn.Module | Factory, batches: Iterable[Any], loss: Loss, found: Comparison, *, max_batches: int | None = 32
+) -> nn.Module:
+    """Make the winner's start again, of its best seed, for `save_start`.
+
+    Args:
+        model: as for `compare`; a module is changed in place.
+        batches: likewise.
+        loss: likewise.
+        found: the race.
+        max_batches: as for `compare`.
+
+    Returns:
+        The model at the winning start.
+
+    Raises:
+        ValueError: if there is no winner.
+    """
+    winner = found.winner
+    if winner is None:
+        raise ValueError("comparison: expected a winner, got none: the time ran out before any run was done")
+    seed = min(zip(winner.runs, winner.seeds, strict=True), key=lambda pair: _rank(pair[0].held_out))[1]
+    data = materialised(batches, Makers(model, (), loss).plain(0), max_batches=max_batches)
+    trial = trial_of(data, loss, optimizer=found.optimizer, rate=None, steps=found.steps)
+    made = Makers(model, trial.rest, loss).make(winner.start, seed)
+    return made.model
+
+
+class _Race:  # a class because heats and finals share store, clock and costs
+    def __init__(self, makers: Makers, trial: Trial, store: Store, label: str, tell: Callable[[str], None]) -> None:
+        self.makers, self.trial, self.store, self.label, self.tell = makers, trial, store, label, tell
+        self.heats: list[Heat] = []
+        self.cost = 0.0
+        self.deadline = math.inf
+        self.pace = 0.0  # seconds a step, the slowest seen
+        self.weights: dict[int, str] = {}
+        self.automatic = False
+
+    def key(self, *parts: Any) -> str:
+        seed = parts[-1]
+        if seed not in self.weights:
+            self.weights[seed] = digest(self.makers.plain(seed))
+        return digest(self.label, self.weights[seed], *parts)
+
+    def entrant(self, start: str, rates: Literal["auto"] | Sequence[float], own: list[float]) -> Entrant:
+        """Make a start, and choose the rates around which to try it."""
+        asked = None if isinstance(rates, str) else tuple(float(rate) for rate in rates)
+        key = self.key("entrant", start, asked is None, 0)
+        known = self.store.get(key)
+        if known is None:
+            known = self._entered(start, asked is None)
+            self.store.put(key, known)
+        suggested, rates_tried = known["suggested"], asked or ()
+        if suggested is not None:
+            around = [suggested * factor for factor in AROUND]
+            further = [rate for rate in [known["probed"], *own] if all(not 0.7 < rate / r < 1.4 for r in around)]
+            rates_tried = tuple(sorted([*around, *further]))
+        return Entrant(start, suggested, rates_tried, known["seconds"], known["gradients"], known["reason"])
+
+    def _entered(self, start: str, suggest: bool) -> dict[str, Any]:
+        self.tell(f"making {start}")
+        empty = {"suggested": None, "probed": None, "seconds": 0.0, "gradients": None}
+        try:
+            made = self.makers.make(start, 0)
+        except ValueError as error:
+            return empty | {"reason": str(error)}
+        made.state()
+        rate, probed = self._suggested(made) if suggest else (None, None)
+        seconds = {"seconds": made.seconds, "gradients": made.gradients}
+        return seconds | {"suggested": rate, "probed": probed, "reason": ""}
+
+    def _suggested(self, made: Made) -> tuple[float, float]:
+        """The rate that the curvature allows, and the one whose ten steps lower the loss most."""
+        trial = self.trial
+        probed, cost = probe_rate(
+            made.model, trial.train[:4], trial.loss, optimizer=trial.optimizer, restore=made.state
+        )
+        self.cost += cost
+        with untouched(made.model):
+            found = measured_rate(made.model, trial.train, trial.loss, trial.optimizer)
+        if found is None or not (math.isfinite(found.value) and found.value > 0):
+            return probed, probed
+        self.cost += found.cost
+        return min(found.value, max(RATES)), probed
+
+    def heat(self, entrants: Sequence[Entrant]) -> dict[str, float]:
+        """Each start's best rate."""
+        left = {entrant.start: list(entrant.rates) for entrant in entrants}
+        for share in RUNGS:
+            steps = max(1, round(share * self.trial.steps))
+            runs = sum(len(rates) for rates in left.values() if len(rates) > 1)
+            if runs == 0 or (share > RUNGS[0] and self._short_of(runs * steps + len(left) * self.trial.steps)):
+                break
+            for start, rates in left.items():
+                if len(rates) > 1:
+                    left[start] = self._better_half(start, rates, steps)
+        return {start: rates[0] for start, rates in left.items()}
+
+    def _better_half(self, start: str, rates: list[float], steps: int) -> list[float]:
+        reached = {rate: self._heat(start, rate, steps) for rate in rates}
+        for _ in range(_FURTHER if self.automatic and steps < self.trial.steps * RUNGS[1] else 0):
+            best = min(reached, key=lambda rate: reached[rate])
+            edges = {min(reached): 1 / 3, max(reached): 3.0}
+            if best not in edges or not math.isfinite(reached[best]):
+                break
+            reached[best * edges[best]] = self._heat(start, best * edges[best], steps)
+        return sorted(reached, key=lambda rate: reached[rate])[: (len(rates) + 1) // 2]
+
+    def _heat(self, start: str, rate: float, steps: int) -> float:
+        self.tell(f"{start} at rate {rate:.3g}: {steps} steps")
+        run, _ = self.run("heat", start, rate, steps, 0)
+        self.heats.append(Heat(start, rate, steps, run))
+        return _rank(run.held_out)
+
+    def final(self, best: dict[str, float], seeds: int) -> tuple[list[Standing], bool]:
+        """Every start at its best rate for every seed, seed by seed, so that what is done is comparable."""
+        runs: dict[str, list[tuple[Run, float]]] = {start: [] for start in best}
+        for seed in range(seeds):
+            if seed > 0 and self._short_of(len(best) * self.trial.steps):
+                break
+            for start, rate in best.items():
+                self.tell(f"{start} at rate {rate:.3g}: seed {seed + 1} of {seeds}")
+                runs[start].append(self.run("final", start, rate, self.trial.steps, seed))
+        done = [
+            Standing(start, best[start], tuple(r for r, _ in found), tuple(range(len(found))), sum(s for _, s in found))
+            for start, found in runs.items()
+            if found
+        ]
+        return done, all(len(found) == seeds for found in runs.values())
+
+    def run(self, stage: str, start: str, rate: float, steps: int, seed: int) -> tuple[Run, float]:
+        """One run, made or found in the store, and its seconds."""
+        key = self.key(stage, start, rate, steps, seed)
+        known = self.store.get(key)
+        if known is None:
+            known = self._made(stage, start, rate, steps, seed)
+            self.store.put(key, known)
+        run = run_from_dict(known["run"])
+        self.cost += run.cost
+        return run, float(known["seconds"])
+
+    def _made(self, stage: str, start: str, rate: float, steps: int, seed: int) -> dict[str, Any]:
+        made, trial = self.makers.make(start, seed), self.trial
+        made.state()
+        data, held = (trial.rest, trial.confirm) if stage == "final" else (trial.train, trial.probe)
+        train = fresh_order(data, steps, seed + 1)
+        began = time.perf_counter()
+        try:
+            run = short_run(
+                made.model,
+                train,
+                held,
+                trial.loss,
+                optimizer=trial.optimizer,
+                rate=rate,
+                steps=steps,
+                seed=seed,
+            )
+        finally:
+            made.state()
+        seconds = time.perf_counter() - began
+        self.pace = max(self.pace, seconds / max(1, len(run.losses)))
+        return {"stage": stage, "start": start, "seed": seed, "seconds": seconds, "run": run_to_dict(run)}
+
+    def _short_of(self, steps: int) -> bool:
+        return time.perf_counter() + steps * self.pace > self.deadline
+
+
+def _check(starts: Sequence[str], rates: Any, steps: int, seeds: int, budget_s: float | None) -> None:
+    unknown = [start for start in starts if start not in STARTS]
+    if unknown or not starts:
+        raise ValueError(f"starts: expected names out of {', '.join(STARTS)}, got {', '.join(unknown) or 'none'}")
+    fair = isinstance(rates, Sequence) and len(rates) > 0 and all(isinstance(r, (int, float)) and r > 0 for r in rates)
+    if rates != "auto" and not (fair and all(math.isfinite(rate) for rate in rates)):
+        raise ValueError(f"rates: expected 'auto' or positive numbers, got {rates!r}")
+    for name, value in (("steps", steps), ("seeds", seeds)):
+        if value < 1:
+            raise ValueError(f"{name}: expected at least 1, got {value}")
+    if budget_s is not None and not budget_s > 0:
+        raise ValueError(f"budget_s: expected a positive number of seconds, got {budget_s}")
+
+
+def _rank(value: float) -> float:
+    return math.inf if math.isnan(value) else value

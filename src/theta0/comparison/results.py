@@ -1,0 +1,116 @@
+"""What a race of starting points shows."""
+
+import math
+import statistics
+from dataclasses import dataclass
+
+from theta0._training import Run
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """One starting point before it is raced.
+
+    Attributes:
+        start: its name.
+        suggested: the rate around which it is tried: the curvature's, or a short probe's; None where rates are given.
+        rates: those tried.
+        seconds: for making the start.
+        gradients: for making the start, where the method tells; else None.
+        reason: why it could not be made; the empty string where it could.
+    """
+
+    start: str
+    suggested: float | None
+    rates: tuple[float, ...]
+    seconds: float
+    gradients: float | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A short run for the choice of a rate.
+
+    Attributes:
+        start: the start's name.
+        rate: its rate.
+        steps: how many were asked for.
+        run: what happened; `held_out` ranks the rates.
+    """
+
+    start: str
+    rate: float
+    steps: int
+    run: Run
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A start at its best rate.
+
+    Attributes:
+        start: its name.
+        rate: the rate that its heats chose.
+        runs: one for each seed, their `held_out` on batches that took no part in any choice.
+        seeds: those seeds.
+        seconds: of its runs.
+    """
+
+    start: str
+    rate: float
+    runs: tuple[Run, ...]
+    seeds: tuple[int, ...]
+    seconds: float
+
+    @property
+    def mean(self) -> float:
+        """The mean held-out loss; infinite where a run diverged."""
+        return statistics.fmean(run.held_out for run in self.runs)
+
+    @property
+    def spread(self) -> float:
+        """Its standard deviation over seeds; NaN for a single seed or a run that diverged."""
+        finite = len(self.runs) > 1 and math.isfinite(self.mean)
+        return statistics.stdev(run.held_out for run in self.runs) if finite else math.nan
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A leaderboard of starting points, each at its own best rate.
+
+    Attributes:
+        standings: the best first.
+        entrants: every start asked for, in that order.
+        heats: every run that chose a rate.
+        optimizer: its name.
+        steps: of the full runs.
+        drawn: whether seeds drew other weights, or only other data orders and noise.
+        complete: whether every start got every seed; False where the time ran out.
+        cost: in gradients, of all runs.
+        seconds: of everything, without what a store had already.
+    """
+
+    standings: tuple[Standing, ...]
+    entrants: tuple[Entrant, ...]
+    heats: tuple[Heat, ...]
+    optimizer: str
+    steps: int
+    drawn: bool
+    complete: bool
+    cost: float
+    seconds: float
+
+    @property
+    def winner(self) -> Standing | None:
+        """The start with the lowest mean held-out loss; None where no run was made."""
+        return self.standings[0] if self.standings else None
+
+    def to_dict(self) -> dict[str, float]:
+        """Means, spreads and rates by start.
+
+        Returns:
+            The dictionary that an experiment tracker logs.
+        """
+        quantities = ("mean", "spread", "rate")
+        return {f"{s.start}/{quantity}": getattr(s, quantity) for s in self.standings for quantity in quantities}

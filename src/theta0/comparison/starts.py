@@ -1,0 +1,101 @@
+"""The starts that can be raced, by name, and how one is made for a seed."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from theta0._batches import Batch, initialised
+from theta0._losses import Loss
+from theta0._randomness import Randomness
+from theta0._untouched import randomness_snapshot, snapshot
+from theta0.treatment.remedies import REMEDIES, Remedy
+
+Factory = Callable[[], nn.Module]
+
+
+def as_given_(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Loss = None,
+    *,
+    generator: Randomness = None,
+    report: Callable[[Any], None] | None = None,
+) -> nn.Module:
+    """Leave the model's own start.
+
+    Returns:
+        The model.
+    """
+    return model
+
+
+# A method that makes a start is one line here.
+STARTS: Mapping[str, Remedy] = {"default": as_given_, **REMEDIES}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A start that was made.
+
+    Attributes:
+        model: the model.
+        state: puts the model into the start.
+        seconds: for making it.
+        gradients: for making it, where the method tells.
+    """
+
+    model: nn.Module
+    state: Callable[[], None]
+    seconds: float
+    gradients: float | None
+
+
+class Makers:  # a class because starts that were made are kept until the race is over
+    """Starts by name and seed. Each that was made is kept: one copy of the parameters and buffers."""
+
+    def __init__(self, source: nn.Module | Factory, batches: Sequence[Batch], loss: Loss) -> None:
+        self.source, self.batches, self.loss = source, batches, loss
+        self.made: dict[tuple[str, int], Made] = {}
+        self.restore = snapshot(initialised(source)) if isinstance(source, nn.Module) else lambda: None
+
+    def plain(self, seed: int) -> nn.Module:
+        """The model as it comes for a seed.
+
+        Returns:
+            The model itself, or a new one of the factory's.
+
+        Raises:
+            ValueError: if the factory returns no module.
+        """
+        if isinstance(self.source, nn.Module):
+            self.restore()
+            return initialised(self.source)
+        restore = randomness_snapshot()
+        try:
+            torch.manual_seed(seed)
+            model = self.source()
+        finally:
+            restore()
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"model: expected a module or a function that returns one, got {type(model).__name__}")
+        return initialised(model)
+
+    def make(self, start: str, seed: int) -> Made:
+        """A start, made once.
+
+        Returns:
+            The start; its model stands at it until another start of the same model is made.
+        """
+        if (start, seed) not in self.made:
+            model, told = self.plain(seed), list[Any]()
+            torch.manual_seed(seed)  # dropout, while a start is made; `compare` puts the random state back
+            began = time.perf_counter()
+            STARTS[start](model, list(self.batches), self.loss, generator=seed, report=told.append)
+            seconds = time.perf_counter() - began
+            cost = next((float(r.cost) for r in told if isinstance(getattr(r, "cost", None), (int, float))), None)
+            self.made[start, seed] = Made(model, snapshot(model), seconds, cost)
+        return self.made[start, seed]

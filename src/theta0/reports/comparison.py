@@ -1,0 +1,117 @@
+"""A race of starting points on a terminal, and as plain data."""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from theta0.comparison.results import Comparison, Standing
+from theta0.reports.document import finite, head
+from theta0.reports.wording import counted, number, printable, shortened
+
+COLUMNS = ("start", "held-out", "spread", "seeds", "rate", "suggested", "first loss", "made in", "gradients")
+_ON_SCREEN = 8  # of these, so that a row has 80 columns
+
+
+def comparison_verdict(found: Comparison) -> str:
+    """A race in one sentence: who won, and by how much against the default start.
+
+    Returns:
+        The sentence, without the target's name.
+    """
+    winner = found.winner
+    if winner is None or not math.isfinite(winner.mean):
+        return "No start trained: every run diverged or the time ran out."
+    won = f"{printable(winner.start)} at rate {number(winner.rate)} trains best: held-out loss {_measured(winner)}"
+    won += f" after {counted(found.steps, 'step')} of {printable(found.optimizer)}"
+    plain = next((standing for standing in found.standings if standing.start == "default"), None)
+    if plain is None or plain is winner:
+        second = next((standing for standing in found.standings if standing is not winner), None)
+        return won + (f", next {printable(second.start)} with {_measured(second)}." if second else ".")
+    close = abs(plain.mean - winner.mean) <= _spread(winner) + _spread(plain)
+    tie = "; within the spread of the seeds" if close and math.isfinite(plain.mean) else ""
+    return f"{won}, where the default start reaches {_measured(plain)} at rate {number(plain.rate)}{tie}."
+
+
+def comparison_rows(found: Comparison) -> list[tuple[str, ...]]:
+    """The leaderboard as text, a row for each start, those that could not be made last.
+
+    Returns:
+        Cells in the order of `COLUMNS`.
+    """
+    entrants = {entrant.start: entrant for entrant in found.entrants}
+    rows: list[tuple[str, ...]] = []
+    for standing in found.standings:
+        entrant = entrants[standing.start]
+        first = standing.runs[0].losses[0] if standing.runs[0].losses else math.nan
+        made = (f"{entrant.seconds:.1f} s", "–" if entrant.gradients is None else number(entrant.gradients))
+        suggested = "–" if entrant.suggested is None else number(entrant.suggested)
+        spread = "–" if math.isnan(standing.spread) else number(standing.spread, 2)
+        numbers = (number(standing.mean), spread, str(len(standing.runs)), number(standing.rate), suggested)
+        rows.append((printable(standing.start), *numbers, number(first), *made))
+    return rows
+
+
+def failures(found: Comparison) -> list[tuple[str, str]]:
+    """The starts that could not be made.
+
+    Returns:
+        Names and reasons.
+    """
+    return [(printable(e.start), printable(e.reason)) for e in found.entrants if e.reason]
+
+
+def comparison_report(found: Comparison, *, target: str) -> RenderableType:
+    """A race for the terminal.
+
+    Returns:
+        What a rich console prints.
+    """
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for column in COLUMNS[:_ON_SCREEN]:
+        grid.add_column(column, justify="left" if column == "start" else "right", no_wrap=True)
+    for place, (name, *cells) in enumerate(comparison_rows(found)):
+        grid.add_row(shortened(name, 14), *cells[: _ON_SCREEN - 1], style="bold" if place == 0 else "")
+    style = "bold green" if found.complete else "bold yellow"
+    parts: list[RenderableType] = [Text(f"{printable(target)}: {comparison_verdict(found)}", style=style), Text(), grid]
+    parts += [Text(f"{name}: not raced: {reason}", style="yellow") for name, reason in failures(found)]
+    parts += [Text(), Text(notes(found), style="dim")]
+    return Group(*parts)
+
+
+def notes(found: Comparison) -> str:
+    """What the numbers rest on.
+
+    Returns:
+        Two or three sentences.
+    """
+    seeds = "weights, data orders and noise" if found.drawn else "data orders and noise, not weights"
+    text = f"Spread: standard deviation over seeds, which draw {seeds}. Held-out batches took no part in the choice of "
+    text += f"rates ({counted(len(found.heats), 'heat')}). Cost {number(found.cost)} gradients, {found.seconds:.0f} s."
+    return text + ("" if found.complete else " The time ran out before every start had every seed.")
+
+
+def comparison_document(found: Comparison, *, target: str) -> dict[str, Any]:
+    """A race as a JSON object.
+
+    Returns:
+        Keys schema, theta0, target, comparison, cost_in_gradients.
+    """
+    winner = None if found.winner is None else {"start": found.winner.start, "rate": found.winner.rate}
+    standings = [asdict(standing) | {"mean": standing.mean, "spread": standing.spread} for standing in found.standings]
+    body = asdict(found) | {"standings": standings, "winner": winner}
+    document: dict[str, Any] = finite(head(target) | {"comparison": body, "cost_in_gradients": found.cost})
+    return document
+
+
+def _measured(standing: Standing) -> str:
+    spread = "" if math.isnan(standing.spread) else f" ± {number(standing.spread, 2)}"
+    return number(standing.mean) + spread
+
+
+def _spread(standing: Standing) -> float:
+    return 0.0 if math.isnan(standing.spread) else standing.spread

@@ -1,0 +1,71 @@
+"""Whose fault it is: what no other start mends is told with the line to change, and left alone."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from theta0._batches import Batch
+from theta0._layers import layers
+from theta0._models import main_output
+from theta0.diagnosis.results import Diagnosis, Finding
+
+_DATA, _LOSS, _STATISTICS, _RATE = "the data", "the output and the loss", "batch normalisation", "the learning rate"
+WHOSE = {
+    "input-scale": _DATA,
+    "broadcast-loss": _LOSS,
+    "squashed-output": _LOSS,
+    "frozen-batch-norm": _STATISTICS,
+    "small-batch": _STATISTICS,
+    "learning-rate-too-high": _RATE,
+    "learning-rate-too-low": _RATE,
+    "unused-parameters": "the forward pass",
+    "frozen-parameters": "what is trained",
+}
+_OFF_CENTRE = 1.0  # mean of the data over their standard deviation
+
+
+def elsewhere(diagnosis: Diagnosis, model: nn.Module, batch: Batch) -> tuple[str, str, str] | None:
+    """What is at fault, if it is not the start.
+
+    The first finding decides; and an error further down that no start mends. A rate is blamed only where nothing else
+    is wrong, since it may be too high for this start alone. Units that are dead at the output are the output's, units
+    dead at off-centre data the data's.
+
+    Args:
+        diagnosis: of the start as given.
+        model: the model, left as it is.
+        batch: one batch.
+
+    Returns:
+        Whose fault, what is wrong, and the line to change; None where the start may be at fault.
+    """
+    serious = [finding for finding in diagnosis.findings if finding.severity != "note"]
+    for place, finding in enumerate(serious):
+        whose = WHOSE.get(finding.code)
+        only = all(WHOSE.get(other.code) == _RATE for other in serious)
+        if (whose == _RATE and only) or (whose not in (None, _RATE) and (place == 0 or finding.severity == "error")):
+            return str(whose), finding.message, finding.remedy
+    if serious and serious[0].code in ("dead-units", "zero-gradient"):
+        return _dead(serious, model, batch)
+    return None
+
+
+def _dead(serious: Sequence[Finding], model: nn.Module, batch: Batch) -> tuple[str, str, str] | None:
+    dead = next((finding for finding in serious if finding.code == "dead-units"), None)
+    seen = [layer for layer in layers(model, batch) if layer.kind not in ("embedding", "recurrent")]
+    if dead is None or not seen:
+        return None
+    if dead.layer == seen[-1].path and seen[-1].nonlinearity is not None:
+        line = f"# remove {seen[-1].nonlinearity} after {dead.layer!r}, the last layer"
+        return _LOSS, dead.message, line
+    if dead.layer == seen[0].path and _off_centre(batch):
+        return _DATA, dead.message, "inputs = (inputs - inputs.mean(0)) / (inputs.std(0) + 1e-8)"
+    return None
+
+
+def _off_centre(batch: Batch) -> bool:
+    data = batch.inputs if isinstance(batch.inputs, Tensor) else main_output(batch.inputs)
+    if data is None or not data.is_floating_point() or data.numel() < 2:
+        return False
+    values = data.double()
+    return bool(values.mean().abs() > _OFF_CENTRE * values.std())

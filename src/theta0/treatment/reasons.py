@@ -1,0 +1,86 @@
+"""Why a treatment was kept or not, in one or two sentences."""
+
+import math
+import statistics
+
+from theta0._training import Run
+from theta0.diagnosis.results import Diagnosis
+from theta0.treatment.results import Attempt
+from theta0.treatment.trials import Proof, reached
+
+
+def nothing(before: Diagnosis) -> str:
+    """There is nothing that a remedy answers.
+
+    Returns:
+        The reason.
+    """
+    if not before.findings:
+        return "Nothing was found to mend; the model is as it was."
+    codes = ", ".join(dict.fromkeys(finding.code for finding in before.findings))
+    return f"No initialization mends what was found ({codes}); see each finding's advice. The model is as it was."
+
+
+def blamed(whose: str, what: str, line: str) -> str:
+    """The start is not at fault.
+
+    Args:
+        whose: whose fault it is.
+        what: what is wrong.
+        line: the line to change.
+
+    Returns:
+        The reason.
+    """
+    change = f" Change: {line}" if line else ""
+    return f"Not the start's fault but that of {whose}; the model is as it was. {what}{change}"
+
+
+def unproven(name: str, plain: Run | None, attempt: Attempt | None) -> str:
+    """No remedy helped in the runs of the choice.
+
+    Returns:
+        The reason.
+    """
+    if attempt is None:
+        return "Not kept: no remedy for what was found applies to this model. The model is as it was."
+    if attempt.run is None:
+        return f"{name} {attempt.reason}. The model is as it was."
+    treated, untreated = reached(attempt.run), reached(plain)
+    if math.isinf(treated) and math.isinf(untreated):
+        return _both_diverge(name, attempt.run)
+    return f"Not kept: {_compared(name, len(attempt.run.losses), treated, untreated)}. The model is as it was."
+
+
+def proven(name: str, shown: Proof, rate: float | None) -> str:
+    """What the proof says.
+
+    Args:
+        name: the remedy.
+        shown: the paired runs.
+        rate: the user's, which the runs may have left.
+
+    Returns:
+        The reason.
+    """
+    untreated, treated = ([reached(pair[side]) for pair in shown.pairs] for side in (0, 1))
+    run = shown.pairs[0][1]
+    if math.isinf(max(treated)) and math.isinf(max(untreated)) and not shown.holds:
+        return _both_diverge(name, run)
+    compared = _compared(name, len(run.losses), statistics.fmean(treated), statistics.fmean(untreated))
+    orders = f"{len(shown.pairs)} data orders, gain {shown.mean:.1%} ± {shown.spread:.1%}"
+    slower = f" Train at {run.rate:g}: {rate:g} is too high for it." if rate is not None and run.rate < rate else ""
+    if shown.holds:
+        return f"Kept: {compared} ({orders}).{slower}"
+    return f"Not kept: {compared} ({orders}). The model is as it was."
+
+
+def _compared(name: str, steps: int, treated: float, untreated: float) -> str:
+    return f"the held-out loss after {steps} steps is {treated:.4g} with {name} and {untreated:.4g} without"
+
+
+def _both_diverge(name: str, run: Run) -> str:
+    return (
+        f"Not kept: both starts diverge, with {name} and without, at rate {run.rate:g}; "
+        "lower it (theta0 rate TARGET finds one). The model is as it was."
+    )

@@ -1,0 +1,235 @@
+"""Races: every start at its own best rate, on data that chose nothing; broken off and gone on; nothing touched."""
+
+import json
+import math
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from cases import CASES, flat, mlp, normal
+from states import randomness, state_of
+from theta0._models import unwrapped
+from theta0.comparison import STARTS, compare, winning_start_
+from theta0.comparison.store import Store, digest, run_from_dict, run_to_dict
+from theta0.parametrizations import is_linearly_constrained
+from theta0.treatment import REMEDIES
+from theta0.treatment.trials import Run, fresh_order
+
+
+def deep(depth=8, width=16):
+    return nn.Sequential(
+        *(part for _ in range(depth) for part in (nn.Linear(width, width), nn.Sigmoid())), nn.Linear(width, 2)
+    )
+
+
+def learnable(count=16):
+    x = normal(count * 16, 16)
+    return list(zip(x.split(16), (x[:, 0] > 0).long().split(16), strict=True))
+
+
+SHORT = {"starts": ("default", "lcw"), "rates": (0.03, 0.1, 0.3), "steps": 12, "seeds": 2, "optimizer": "momentum"}
+
+
+def test_a_deep_sigmoid_network_is_won_by_a_start_and_the_default_is_never_dropped():
+    found = compare(deep, learnable(), "cross_entropy", **SHORT | {"steps": 60})
+    assert found.complete
+    assert found.winner.start == "lcw"
+    assert {standing.start for standing in found.standings} == {"default", "lcw"}
+    by_name = {standing.start: standing for standing in found.standings}
+    assert by_name["lcw"].mean + by_name["lcw"].spread < by_name["default"].mean - by_name["default"].spread
+    assert found.drawn
+    assert all(len(standing.runs) == 2 for standing in found.standings)
+    assert found.cost == pytest.approx(
+        sum(heat.run.cost for heat in found.heats) + sum(r.cost for s in found.standings for r in s.runs)
+    )
+    assert found.to_dict()["lcw/mean"] == by_name["lcw"].mean
+
+
+def test_rates_are_halved_by_their_own_short_runs():
+    found = compare(deep, learnable(), "cross_entropy", **SHORT)
+    for start in ("default", "lcw"):
+        first, second = ({h.rate: h.run for h in found.heats if (h.start, h.steps) == (start, n)} for n in (3, 6))
+        assert set(first) == {0.03, 0.1, 0.3}
+        kept = sorted(first, key=lambda rate: first[rate].held_out)[:2]
+        assert set(second) == set(kept)
+        best = min(kept, key=lambda rate: second[rate].held_out)
+        assert next(s.rate for s in found.standings if s.start == start) == best
+    assert {h.steps for h in found.heats} == {3, 6}
+
+
+def test_the_reported_run_is_what_training_gives():
+    torch.manual_seed(3)
+    model = deep(2)
+    found = compare(model, learnable(), "cross_entropy", **SHORT | {"starts": ["lcw"], "rates": [0.1]})
+    assert found.heats == ()
+    assert not found.drawn
+    standing = found.winner
+    REMEDIES["lcw"](model, learnable()[:12], "cross_entropy")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    for x, y in fresh_order(learnable()[:12], 12, 1):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    held = sum(F.cross_entropy(model(x), y).item() for x, y in learnable()[12:]) / 4
+    assert standing.runs[0].held_out == pytest.approx(held, rel=1e-4)
+
+
+@pytest.mark.parametrize("c", CASES, ids=lambda c: c.name)
+def test_a_model_is_left_as_it_was(c):
+    model = c.model()
+    before, drawn, reason = state_of(unwrapped(model)), randomness(), None
+    options = {"starts": ("default", "unit-variance"), "rates": [0.01, 0.1], "steps": 2, "seeds": 1}
+    eager = torch.compiler.set_stance("force_eager") if c.name == "compiled inside" else nullcontext()
+    try:
+        with eager:  # the checks of signatures cannot be traced
+            compare(model, c.batches(), c.loss, **options)
+    except ValueError as error:
+        reason = str(error)
+    assert reason is None or c.name == "lazy" or "sample" in reason or "part" in reason
+    assert state_of(unwrapped(model)) == before
+    assert randomness() == drawn
+
+
+def test_an_interrupt_leaves_the_model_and_what_is_done_is_not_done_again(tmp_path):
+    model, path = mlp(), tmp_path / "runs.jsonl"
+    before, drawn, told = state_of(model), randomness(), []
+
+    def stop(text):
+        told.append(text)
+        if len(told) == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(model, flat(), "cross_entropy", store=path, progress=stop, **SHORT)
+    assert state_of(model) == before
+    assert randomness() == drawn
+    done = len(path.read_text().splitlines())
+    assert done == 6
+    path.write_bytes(path.read_bytes() + b'{"key": "torn')
+    counted = Counting()
+    resumed = compare(model, flat(), counted, store=path, **SHORT)
+    fresh = compare(model, flat(), "cross_entropy", **SHORT)
+    assert counted.calls > 0
+    assert [(s.start, s.rate) for s in resumed.standings] == [(s.start, s.rate) for s in fresh.standings]
+    once = compare(model, flat(), "cross_entropy", store=path, **SHORT)
+    lines = len(path.read_text().splitlines())
+    again = compare(model, flat(), "cross_entropy", store=path, **SHORT)
+    assert len(path.read_text().splitlines()) == lines
+    assert again.standings == once.standings
+    assert [s.runs for s in once.standings] == [s.runs for s in fresh.standings]
+
+
+class Counting:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, outputs, targets):
+        self.calls += 1
+        return F.cross_entropy(outputs, targets)
+
+
+def test_other_data_weights_or_losses_are_other_runs(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    options = SHORT | {"starts": ["default"], "rates": [0.1], "seeds": 1, "store": path}
+    compare(mlp(), flat(), "cross_entropy", **options)
+    first = len(path.read_text().splitlines())
+    changed = mlp()
+    changed[0].bias.data += 1
+    other = [(x + 1, y) for x, y in flat()]
+    for model, data, loss in ((changed, flat(), "cross_entropy"), (mlp(), other, "cross_entropy")):
+        before = len(path.read_text().splitlines())
+        compare(model, data, loss, **options)
+        assert len(path.read_text().splitlines()) == before + first
+
+
+def test_a_budget_leaves_out_heats_and_seeds_but_no_start():
+    found = compare(deep, learnable(), "cross_entropy", budget_s=1e-9, **SHORT | {"seeds": 5})
+    assert not found.complete
+    assert {standing.start for standing in found.standings} == {"default", "lcw"}
+    assert all(len(standing.runs) == 1 for standing in found.standings)
+    assert {h.steps for h in found.heats} == {3}
+    assert math.isnan(found.winner.spread)
+
+
+def test_a_start_that_cannot_be_made_is_told_and_the_others_are_raced():
+    found = compare(mlp(), flat(), "cross_entropy", **SHORT | {"starts": ("default", "recurrent")})
+    assert [s.start for s in found.standings] == ["default"]
+    assert found.entrants[1].reason == "expected a recurrent layer, got none"
+    with pytest.raises(ValueError, match="recurrent: expected a recurrent layer"):
+        compare(mlp(), flat(), "cross_entropy", **SHORT | {"starts": ["recurrent"]})
+
+
+def test_automatic_rates_lie_around_each_starts_own_suggestion():
+    options = {"starts": ("default", "unit-variance"), "steps": 2, "seeds": 1, "learning_rate": 0.123}
+    found = compare(deep, learnable(), "cross_entropy", **options)
+    for entrant in found.entrants:
+        assert 5 <= len(entrant.rates) <= 7
+        assert any(0.7 < rate / 0.123 < 1.4 for rate in entrant.rates)
+        assert list(entrant.rates) == sorted(entrant.rates)
+        assert entrant.suggested in entrant.rates
+    assert found.entrants[0].suggested != found.entrants[1].suggested
+
+
+def test_diverging_starts_come_last():
+    found = compare(mlp(), flat(), lambda o, t: o.square().mean() * 1e3, **SHORT | {"rates": [1e4], "steps": 20})
+    assert all(math.isinf(standing.mean) for standing in found.standings)
+    assert all(math.isnan(standing.spread) for standing in found.standings)
+
+
+def test_the_winner_can_be_made_again():
+    found = compare(deep, learnable(), "cross_entropy", **SHORT | {"steps": 60})
+    model = winning_start_(deep, learnable(), "cross_entropy", found)
+    assert is_linearly_constrained(model[0])
+    best = min(range(2), key=lambda seed: found.winner.runs[seed].held_out)
+    first = F.cross_entropy(
+        model(fresh_order(learnable()[:12], 1, best + 1)[0][0]), fresh_order(learnable()[:12], 1, best + 1)[0][1]
+    )
+    assert first.item() == pytest.approx(found.winner.runs[best].losses[0], rel=1e-4)
+
+
+def test_every_remedy_can_be_raced():
+    assert set(REMEDIES) < set(STARTS)
+    assert STARTS["default"](mlp(), flat()) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"starts": ("default", "magic")}, "starts: expected names out of default, .*, got magic"),
+        ({"starts": ()}, "starts: expected names out of .*, got none"),
+        ({"rates": [0.1, -1.0]}, "rates: expected 'auto' or positive numbers"),
+        ({"rates": []}, "rates: expected 'auto' or positive numbers"),
+        ({"steps": 0}, "steps: expected at least 1, got 0"),
+        ({"seeds": 0}, "seeds: expected at least 1, got 0"),
+        ({"budget_s": 0.0}, "budget_s: expected a positive number of seconds"),
+        ({"optimizer": "lion"}, "optimizer: expected one of"),
+    ],
+)
+def test_wrong_arguments(options, message, unchecked):
+    model = mlp()
+    before = state_of(model)
+    with pytest.raises(ValueError, match=message):
+        compare(model, flat(), "cross_entropy", **SHORT | options)
+    assert state_of(model) == before
+
+
+def test_a_factory_must_return_a_module(unchecked):
+    with pytest.raises(ValueError, match="expected a module or a function that returns one, got int"):
+        compare(lambda: 3, flat(), "cross_entropy", **SHORT)
+
+
+def test_runs_come_back_from_json():
+    run = Run("sgd", 0.1, (1.0, math.inf), math.inf, 2.0, 3.0)
+    assert run_from_dict(json.loads(json.dumps(run_to_dict(run), allow_nan=False))) == run
+
+
+def test_a_store_without_a_file_and_digests():
+    store = Store(None)
+    store.put("a", {"value": 1})
+    assert store.get("a")["value"] == 1
+    assert digest(torch.zeros(2), "x") != digest(torch.zeros(2), "y")
+    assert digest(torch.zeros(2)) != digest(torch.zeros(2, 1))
+    assert digest(torch.zeros(2, dtype=torch.bfloat16)) == digest(torch.zeros(2, dtype=torch.bfloat16))
