@@ -216,7 +216,7 @@ CHANGED = {
     "one sample under batch norm": (
         "ReLU(), nn.Linear(16",
         "Flatten(), nn.BatchNorm1d(16), nn.Linear(16",
-        "1 value per channel",
+        "one value per channel",
     ),
     "two devices": ("return net()", "m = net(); m[2].to('meta'); return m", "meta"),
 }
@@ -224,7 +224,7 @@ BAD = {name: (f"{HEALTHY}{line}\n", message) for name, (line, message) in ADDED.
 BAD |= {name: (HEALTHY.replace(old, new), message) for name, (old, new, message) in CHANGED.items()}
 BAD["one sample under batch norm"] = (
     BAD["one sample under batch norm"][0].replace("split(32)", "split(1)"),
-    "1 value per channel",
+    "one value per channel",
 )
 
 

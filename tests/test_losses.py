@@ -168,5 +168,5 @@ def test_a_forward_that_raises_is_told_with_the_batch():
 
 
 def test_batch_norm_with_one_sample_says_so():
-    with pytest.raises(ValueError, match=r"batch 0: the model's forward raised.*more than 1 value per channel"):
+    with pytest.raises(ValueError, match=r"batch 0: the model's forward raised.*more than one value per channel"):
         diagnose(case("norm and dropout").model(), [(normal(1, 6), torch.tensor([0]))], "cross_entropy")
