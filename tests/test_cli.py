@@ -98,7 +98,12 @@ def net(): return Slow(8, 2)
 """
     out_file, page = tmp_path / "start.safetensors", tmp_path / "page.html"
     path = target(tmp_path, HEAD + slow)
-    started = process("treat", path, "--with", "unit-variance", "--steps", 5000, "--out", out_file, "--html", page)
+    # A suite started in the background ignores interrupts, and its children would inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        started = process("treat", path, "--with", "unit-variance", "--steps", 5000, "--out", out_file, "--html", page)
+    finally:
+        signal.signal(signal.SIGINT, before)
     for line in started.stderr:
         if line.startswith("working"):
             break
