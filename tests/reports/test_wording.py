@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import report_cases as cases
@@ -30,6 +31,9 @@ from theta0.reports.wording import (
         (5e-324, "4.94e-324"),
         (12345.6, "12346"),
         (99999.4, "1e5"),
+        (0.9999, "0.9999"),
+        (0.99991, "0.99991"),
+        (1 - 1e-9, "1"),
         (-2.345, "-2.35"),
         (1e20, "1e20"),
         (math.inf, "inf"),
@@ -76,6 +80,11 @@ def test_verdicts():
     assert "can train" in diagnosis_verdict(cases.hostile())
     assert treatment_verdict(cases.kept()) == (
         "lcw was kept: held-out loss 0.172 after 100 steps, where the start as given is at 2.31."
+    )
+    proofs = tuple((cases.short_run(2.3, 2.0 + i), cases.short_run(0.1, 0.2 + i / 10)) for i in range(3))
+    assert treatment_verdict(replace(cases.kept(), confirmations=proofs)) == (
+        "lcw was kept: held-out loss 0.3 after 100 steps on average over 3 data orders, "
+        "where the start as given is at 3."
     )
     assert treatment_verdict(cases.not_kept()).endswith("unit-variance was no better.")
     assert treatment_verdict(cases.untried()).endswith("no remedy was tried.")

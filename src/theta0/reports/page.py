@@ -218,7 +218,7 @@ def _treatment_content(treatment: Treatment) -> Content:
         panels=_panels(starts),
         tables=_tables(starts),
         reason=printable(treatment.reason),
-        tiles=[_tile(label, run) for label, run in runs if run],
+        tiles=[_tile(label, run, len(treatment.confirmations)) for label, run in runs if run],
         proof=[loss] if loss else [],
         numbers=main_numbers(treatment),
         treated=treated,
@@ -271,8 +271,10 @@ def _layer_table(label: str, diagnosis: Diagnosis) -> LayerTable:
     return LayerTable(f"{title}, {label}" if label else title, [COLUMNS[q] for q in columns], rows)
 
 
-def _tile(label: str, run: Run) -> tuple[str, str, str]:
-    return label, number(run.held_out), f"held-out loss after {run_label(run)}, from {number(run.held_out_start)}"
+def _tile(label: str, run: Run, orders: int) -> tuple[str, str, str]:
+    which = f", first of {orders} data orders" if orders > 1 else ""
+    said = f"held-out loss after {run_label(run)}, from {number(run.held_out_start)}{which}"
+    return label, number(run.held_out), said
 
 
 def _attempt(attempt: Attempt) -> tuple[str, str, str, str]:

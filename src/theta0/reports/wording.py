@@ -1,6 +1,7 @@
 """How numbers, names and verdicts are put into words; every face of a result says the same."""
 
 import math
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from theta0._records import Table, by_layer
@@ -22,6 +23,8 @@ def number(value: float, digits: int = 3) -> str:
         return "0"
     if value == int(value) and abs(value) < 1e5:
         return str(int(value))
+    if digits > 2 and 0.99 < abs(value) < 1 - 1e-6:  # a share: what is left to one tells two of them apart
+        digits = max(digits, math.ceil(-math.log10(1 - abs(value)) - 1e-9))
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     if -3 <= int(exponent) < 5:
         return _trimmed(f"{value:.{max(digits - 1 - int(exponent), 0)}f}")
@@ -136,10 +139,17 @@ def treatment_verdict(treatment: Treatment) -> str:
         return f"Nothing was kept, the model is bit for bit as given: {tried}."
     if treated is None or untreated is None:
         return f"{remedy} was kept."
+    plain, mended = zip(*(treatment.confirmations or ((untreated, treated),)), strict=True)
+    orders = f" on average over {len(mended)} data orders" if len(mended) > 1 else ""
+    steps = counted(len(treated.losses), "step")
     return (
-        f"{remedy} was kept: held-out loss {number(treated.held_out)} after {counted(len(treated.losses), 'step')}, "
-        f"where the start as given is at {number(untreated.held_out)}."
+        f"{remedy} was kept: held-out loss {number(_mean(mended))} after {steps}{orders}, "
+        f"where the start as given is at {number(_mean(plain))}."
     )
+
+
+def _mean(runs: Sequence[Run]) -> float:
+    return sum(run.held_out for run in runs) / len(runs)
 
 
 def run_label(run: Run) -> str:
