@@ -13,7 +13,6 @@ zero-sum weights for all kinds.
 import argparse
 import copy
 import functools
-import itertools
 import json
 import os
 import platform
@@ -25,12 +24,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from resnet18 import resnet18
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
 
 from theta0.initializers import unit_variance_
+from theta0.papers.models import deep_perceptron, preactivation_resnet18
 from theta0.parametrizations import linearly_constrained, parametrize_, remove_
 
 Step = Callable[[], None]
@@ -98,17 +97,13 @@ def lone_layers(width: int, batch: int) -> dict[str, Step]:
     return {kind: functools.partial(step, make(nn.Linear(width, width))) for kind, make in KINDS.items()}
 
 
-def mlp50() -> tuple[nn.Module, Tensor]:
-    """50 hidden layers of 256 sigmoid units, at batch 128 (kutsuna2019lcw Fig. 5)."""
-    widths = [784] + [256] * 50
-    hidden = [m for i, o in itertools.pairwise(widths) for m in (nn.Linear(i, o), nn.Sigmoid())]
-    return nn.Sequential(*hidden, nn.Linear(256, 10)), torch.randn(128, 784)
-
-
 def networks(name: str) -> dict[str, Step]:
     """One training step of each kind, from the same zero-sum start of unit variance."""
     torch.manual_seed(0)
-    model, inputs = mlp50() if name == "mlp50" else (resnet18(), torch.randn(64, 3, 32, 32))
+    if name == "mlp50":  # kutsuna2019lcw Fig. 5
+        model, inputs = deep_perceptron(784, 10), torch.randn(128, 784)
+    else:
+        model, inputs = preactivation_resnet18(10), torch.randn(64, 3, 32, 32)
     targets = torch.randint(0, 10, (len(inputs),))
     parametrize_(model, "lcw")
     if name == "mlp50":

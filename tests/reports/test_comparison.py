@@ -69,6 +69,9 @@ def test_the_screen(found):
 
 
 def test_the_leaderboard_has_a_row_for_each_start_best_first():
+    assert next(line for line in shown(FAR).splitlines() if line.startswith("start ")).split() == (
+        ["start", "held-out", "spread", "seeds", "rate", "suggested", "first", "loss", "made", "in"]
+    )
     lines = [line.split() for line in shown(FAR).splitlines() if line.startswith(("lcw ", "default "))]
     assert [line[:5] for line in lines] == [
         ["lcw", "0.51", "0.014", "2", "0.01"],

@@ -71,7 +71,7 @@ def comparison_report(found: Comparison, *, target: str) -> RenderableType:
     Returns:
         What a rich console prints.
     """
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False)
     for column in COLUMNS[:_ON_SCREEN]:
         grid.add_column(column, justify="left" if column == "start" else "right", no_wrap=True)
     for place, (name, *cells) in enumerate(comparison_rows(found)):
