@@ -59,6 +59,20 @@ def test_windows_and_normalisations():
     assert faded < leaking / 100
 
 
+@pytest.mark.parametrize("n", [16, 17])
+def test_a_constant_has_no_frequency_under_any_window(n):
+    def f(t):
+        return torch.full_like(t, -1.5)
+
+    for window in ("none", "hann"):
+        amplitudes = fourier_amplitude(f, grid(n), window=window).amplitudes[0]
+        assert amplitudes.tolist() == pytest.approx([1.5] + [0] * (n // 2), abs=1e-12)
+        rings = radial_spectrum(lambda c: f(c[:, 0]), grid(n), grid(n), window=window).amplitudes
+        assert rings.tolist() == pytest.approx([1.5] + [0] * (n // 2), abs=1e-12)
+    ones = fourier_amplitude(lambda t: 3 + torch.cos(2 * torch.pi * t), grid(n), window="hann").amplitudes[0]
+    assert ones[:4].tolist() == pytest.approx([2.5, 1, 0.5, 0], abs=1e-12)  # the window spreads k = 1 to 0 and 2
+
+
 def test_every_output_and_the_error_against_a_target():
     t = grid(50)
 

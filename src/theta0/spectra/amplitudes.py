@@ -54,7 +54,8 @@ def fourier_amplitude(
     The discrete transform takes $n$ points at distance $h$ as one period $nh$, so leave the right end of a period out
     (`torch.arange(n) / n`, not `linspace(0, 1, n)`); frequencies are multiples of $1 / nh$. A function that does not
     return to its start jumps there, which leaks into all frequencies; the Hann window fades both ends out, at the price
-    of lines three frequencies wide.
+    of lines three frequencies wide. The mean is kept out of the window and stands at frequency 0 alone: a constant has
+    no other frequency.
 
     * `normalization="amplitude"`: $2|\hat f_k| / \sum_j w_j$ with window w (half of that at frequency 0 and at
       the Nyquist frequency): the sine $a \sin(2\pi k t + \varphi)$ with whole k has amplitude a at k.
@@ -87,7 +88,10 @@ def fourier_amplitude(
     if target is not None:
         values = _error(values, target)
     weights = _window(window, len(grid), values)
-    transform = torch.fft.rfft(values.movedim(0, -1) * weights).abs()
+    mean = values.mean(0)
+    transform = torch.fft.rfft((values - mean).movedim(0, -1) * weights)
+    transform[..., 0] += mean * weights.sum()
+    transform = transform.abs()
     frequencies = torch.fft.rfftfreq(len(grid), spacing, dtype=transform.dtype, device=transform.device)
     if normalization == "amplitude":
         transform = transform * _folding(len(grid), transform) / weights.sum()
@@ -132,8 +136,11 @@ def radial_spectrum(
     values = values.reshape(n, m, *values.shape[1:])
     if target is not None:
         values = _error(values, target)
+    mean = values.mean((0, 1))
     weights = _window(window, n, values)[:, None] * _window(window, m, values)
-    transform = torch.fft.fft2(values.movedim((0, 1), (-2, -1)) * weights).abs() / weights.sum()
+    transform = torch.fft.fft2((values - mean).movedim((0, 1), (-2, -1)) * weights) / weights.sum()
+    transform[..., 0, 0] += mean
+    transform = transform.abs()
     along = [torch.fft.fftfreq(k, step, dtype=weights.dtype) for k, step in zip((n, m), steps, strict=True)]
     lengths = torch.linalg.vector_norm(torch.cartesian_prod(*along), dim=1)
     width = max(1 / (k * step) for k, step in zip((n, m), steps, strict=True))
