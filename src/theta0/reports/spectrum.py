@@ -32,11 +32,12 @@ def spectrum_report(change: SpectrumChange, *, target: str) -> RenderableType:
     steps = len(change.losses["no penalty"])
     head = f"{printable(target)}: frequencies between samples {first} and {last}."
     trained = f"{steps} steps of {change.optimizer} at {number(change.rate)} from the same start for each column."
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
-    grid.add_column("cycles per segment", no_wrap=True)
     columns = {"start": change.start, **change.trained}
+    pad = 1 if len(columns) < 6 else 0  # seven columns of numbers fit into a terminal of 80
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, pad))
+    grid.add_column("cycles per segment", min_width=10)
     for name in columns:
-        grid.add_column(name, justify="right")
+        grid.add_column(printable(name), justify="right", min_width=8, overflow="fold")
     rows = {name: octaves(spectrum) for name, spectrum in columns.items()}
     for octave in rows["start"]:
         grid.add_row(octave, *(number(row[octave]) for row in rows.values()))
