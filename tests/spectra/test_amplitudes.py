@@ -153,6 +153,14 @@ def test_bad_grids(points, match):
         fourier_amplitude(torch.sin, points)
 
 
+@pytest.mark.parametrize(
+    ("points", "match"), [(torch.arange(8), "one of torch.int64"), ([0.0, 0.1], "got list"), (None, "got NoneType")]
+)
+def test_grids_that_are_no_floating_tensors(points, match, unchecked):
+    with pytest.raises(ValueError, match=match):
+        fourier_amplitude(torch.sin, points)
+
+
 def test_single_precision_grids_far_from_zero_are_uniform():
     fourier_amplitude(torch.sin, torch.linspace(100, 101, 1000))
 
@@ -162,6 +170,16 @@ def test_values_that_cannot_be_transformed():
         fourier_amplitude(lambda t: 1 / t, grid(8))
     with pytest.raises(ValueError, match="one floating output for each of 8"):
         fourier_amplitude(lambda t: t.sum(0), grid(8))
+    with pytest.raises(ValueError, match=r"one floating output .* got torch.int64 of shape \(8, 1\)"):
+        fourier_amplitude(lambda t: t.long(), grid(8))
+    with pytest.raises(ValueError, match="got NoneType"):
+        fourier_amplitude(lambda t: None, grid(8))
+    with pytest.raises(ValueError, match=r"inputs \[n, 1\] .* raised RuntimeError"):
+        fourier_amplitude(nn.Linear(2, 1), grid(8).float())
+    with pytest.raises(ValueError, match="target: expected finite"):
+        fourier_amplitude(torch.sin, grid(8), target=torch.full((8,), torch.inf))
+    with pytest.raises(ValueError, match="batch_size: expected at least 1"):
+        fourier_amplitude(torch.sin, grid(8), batch_size=0)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from theta0._models import main_output
 from theta0._untouched import untouched
+from theta0._user_code import guarded
 
 Window = Literal["none", "hann"]
 Normalization = Literal["amplitude", "unit", "none"]
@@ -155,7 +156,12 @@ def radial_spectrum(
     return Spectrum(frequencies, (sums * scale).sqrt(), window)
 
 
-def _spacing(grid: Tensor, name: str) -> float:
+def _spacing(grid: Any, name: str) -> float:
+    if not isinstance(grid, Tensor) or not grid.is_floating_point():
+        came = f"one of {grid.dtype}" if isinstance(grid, Tensor) else type(grid).__name__
+        raise ValueError(
+            f"{name}: expected a tensor of floating numbers, got {came}; use torch.as_tensor(grid, dtype=torch.float64)"
+        )
     if grid.dim() != 1 or len(grid) < 2:
         raise ValueError(f"{name}: expected at least two points on one axis, got shape {tuple(grid.shape)}")
     points = grid.detach().double()
@@ -173,10 +179,16 @@ def _spacing(grid: Tensor, name: str) -> float:
 
 def _values(f: Callable[..., Any], points: Tensor, batch_size: int | None) -> Float[Tensor, "n ..."]:
     """What f puts out at the points, in double precision where it is half."""
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size: expected at least 1 or None, got {batch_size}")
     if isinstance(f, nn.Module):
-        with untouched(f):
-            f.eval()
-            return _checked(f.__call__, points, batch_size)
+        network = f
+        with untouched(network):
+            network.eval()
+            where = (
+                f"f, given coordinates as inputs [n, {points.shape[1]}] (for others: lambda t: f(segment(a, b)(t))),"
+            )
+            return _checked(lambda part: guarded(where, lambda: network(part)), points, batch_size)
     return _checked(f, points, batch_size)
 
 
@@ -184,10 +196,12 @@ def _checked(f: Callable[..., Any], points: Tensor, batch_size: int | None) -> T
     parts = []
     with torch.no_grad():
         for part in torch.split(points, batch_size or len(points)):
-            out = main_output(f(part))
+            given = f(part)
+            out = main_output(given)
             if out is None or len(out) != len(part):
-                came = "nothing" if out is None else f"shape {tuple(out.shape)}"
-                raise ValueError(f"f: expected one floating output for each of {len(part)} points, got {came}")
+                came = given if out is None else out
+                told = f"{came.dtype} of shape {tuple(came.shape)}" if isinstance(came, Tensor) else type(came).__name__
+                raise ValueError(f"f: expected one floating output for each of {len(part)} points, got {told}")
             parts.append(out.detach())
     values = torch.cat(parts)
     values = values if values.dtype in (torch.float32, torch.float64) else values.float()
@@ -204,6 +218,8 @@ def _checked(f: Callable[..., Any], points: Tensor, batch_size: int | None) -> T
 def _error(values: Tensor, target: Tensor) -> Tensor:
     if target.numel() != values.numel():
         raise ValueError(f"target: expected the outputs' shape {tuple(values.shape)}, got {tuple(target.shape)}")
+    if not bool(torch.isfinite(target).all()):
+        raise ValueError("target: expected finite values, got NaN or infinity")
     return values - target.to(values).reshape(values.shape)
 
 

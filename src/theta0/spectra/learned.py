@@ -83,6 +83,8 @@ def spectrum_change(
     checked(loss)
     if between[0] == between[1]:
         raise ValueError(f"between: expected two different samples, got {between[0]} twice; nothing varies there")
+    if steps < 1:
+        raise ValueError(f"steps: expected at least 1, got {steps}; the start is measured in any case")
     model = unwrapped(model)
     read = materialised(batches, model, max_batches=max_batches)
     model, tell = ready(model, read[0]), progress or (lambda text: None)
