@@ -133,8 +133,7 @@ def trained(data: Dataset, configuration: Configuration) -> dict[str, Any]:
     """
     torch.set_flush_denormal(True)
     trials, epochs = configuration["trials"], configuration["epochs"]
-    x, test_x = data.train_x.flatten(1), data.test_x.flatten(1)
-    runs = configuration["runs"]
+    x, runs = data.train_x.flatten(1), configuration["runs"]
     members = len(runs) * trials
     labels = torch.stack([_noisy(data.train_y, configuration["random_share"], trial) for trial in range(trials)])
     y = labels.repeat(len(runs), 1).unsqueeze(2)
@@ -142,16 +141,7 @@ def trained(data: Dataset, configuration: Configuration) -> dict[str, Any]:
     stack = stacked([he_perceptron([x.shape[1], 20, 20, 20, 1], generator=g) for g in starts])
     per_epoch = len(x) // BATCH
     every = max(1, epochs // _MOMENTS)
-    seen: dict[str, list[Tensor]] = {"train": [], "test": [], "ones": []}
-
-    def observe(step: int) -> None:
-        answers = stack.outputs(x.expand(members, -1, -1)) > 0
-        fits = answers == (y > 0.5)
-        right = (stack.outputs(test_x.expand(members, -1, -1)).squeeze(2) > 0) == (data.test_y > 0)
-        seen["train"].append(fits.double().mean((1, 2)))
-        seen["test"].append(right.double().mean(1))
-        seen["ones"].append(answers.double().mean((1, 2)))
-
+    seen, observe = _observed(stack, data, y)
     train(
         stack,
         x.expand(members, -1, -1),
@@ -166,13 +156,30 @@ def trained(data: Dataset, configuration: Configuration) -> dict[str, Any]:
     )
     parts = {key: torch.stack(values, 1) for key, values in seen.items()} | _along_line(stack, x, configuration)
     images = parts.pop("images")
-    layers = [weight.detach().flatten(1).norm(dim=1) for name, weight in stack.weights.items() if "weight" in name]
-    parts["norms"] = torch.stack(layers, 1)
+    weights = [weight.detach() for name, weight in stack.weights.items() if name.endswith("weight")]
+    parts["norms"] = torch.stack([weight.flatten(1).norm(dim=1) for weight in weights], 1)
     by_run = {
         run: {key: _rounded(value.view(len(runs), trials, -1)[place]) for key, value in parts.items()}
         for place, run in enumerate(runs)
     }
     return {"epochs": list(range(0, epochs + 1, every)), "images": _rounded(images), "runs": by_run}
+
+
+def _observed(
+    stack: Stack, data: Dataset, y: Float[Tensor, "members n 1"]
+) -> tuple[dict[str, list[Tensor]], Callable[[int], None]]:
+    """What is seen of the networks while they train, and the observer that fills it."""
+    seen: dict[str, list[Tensor]] = {"train": [], "test": [], "ones": []}
+    x, test_x = (images.flatten(1).expand(len(y), -1, -1) for images in (data.train_x, data.test_x))
+
+    def observe(step: int) -> None:
+        answers = stack.outputs(x) > 0
+        right = (stack.outputs(test_x).squeeze(2) > 0) == (data.test_y > 0)
+        seen["train"].append((answers == (y > 0.5)).double().mean((1, 2)))
+        seen["test"].append(right.double().mean(1))
+        seen["ones"].append(answers.double().mean((1, 2)))
+
+    return seen, observe
 
 
 def _noisy(labels: Tensor, share: float, trial: int) -> Float[Tensor, " n"]:
