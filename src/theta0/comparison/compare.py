@@ -28,7 +28,7 @@ def compare(
     batches: Iterable[Any],
     loss: Loss = None,
     *,
-    starts: Sequence[str] = ("default", "unit-variance", "lcw"),
+    starts: Sequence[str] = ("default", "unit-variance", "lcw", "nio", "gradinit"),
     rates: Literal["auto"] | Sequence[float] = "auto",
     steps: int = 100,
     seeds: int = 3,

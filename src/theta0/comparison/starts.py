@@ -13,6 +13,7 @@ from theta0._losses import Loss
 from theta0._randomness import Randomness
 from theta0._untouched import randomness_snapshot, snapshot
 from theta0.treatment.remedies import REMEDIES, Remedy
+from theta0.treatment.searches import cost_of
 
 Factory = Callable[[], nn.Module]
 
@@ -96,6 +97,5 @@ class Makers:  # a class because starts that were made are kept until the race i
             began = time.perf_counter()
             STARTS[start](model, list(self.batches), self.loss, generator=seed, report=told.append)
             seconds = time.perf_counter() - began
-            cost = next((float(r.cost) for r in told if isinstance(getattr(r, "cost", None), (int, float))), None)
-            self.made[start, seed] = Made(model, snapshot(model), seconds, cost)
+            self.made[start, seed] = Made(model, snapshot(model), seconds, cost_of(told))
         return self.made[start, seed]
