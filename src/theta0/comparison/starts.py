@@ -34,6 +34,10 @@ def as_given_(
     return model
 
 
+class UnmadeError(ValueError):
+    """A method refuses to make a start, or finds none."""
+
+
 # A method that makes a start is one line here.
 STARTS: Mapping[str, Remedy] = {"default": as_given_, **REMEDIES}
 
@@ -90,12 +94,18 @@ class Makers:  # a class because starts that were made are kept until the race i
 
         Returns:
             The start; its model stands at it until another start of the same model is made.
+
+        Raises:
+            UnmadeError: if the method cannot make it, with the reason.
         """
         if (start, seed) not in self.made:
             model, told = self.plain(seed), list[Any]()
             torch.manual_seed(seed)  # dropout, while a start is made; `compare` puts the random state back
             began = time.perf_counter()
-            STARTS[start](model, list(self.batches), self.loss, generator=seed, report=told.append)
+            try:
+                STARTS[start](model, list(self.batches), self.loss, generator=seed, report=told.append)
+            except ValueError as error:
+                raise UnmadeError(str(error)) from error
             seconds = time.perf_counter() - began
             self.made[start, seed] = Made(model, snapshot(model), seconds, cost_of(told))
         return self.made[start, seed]
