@@ -367,7 +367,7 @@ def test_compare_in_a_real_process_goes_on_from_its_store_and_writes_the_winner(
     assert "lcw at rate 0.1 trains best" in result.stdout.replace("\n", " ")
 
 
-@pytest.mark.parametrize("name", ["nio", "mmd", "gradinit"])
+@pytest.mark.parametrize("name", ["nio", "gradinit", pytest.param("mmd", marks=pytest.mark.slow)])
 def test_treat_with_a_search_in_a_real_process(name, tmp_path):
     path, out_file = target(tmp_path, HEALTHY), tmp_path / "start.safetensors"
     code, out, err = run("treat", path, "--with", name, "--steps", 10, "--json", "--out", out_file)
