@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -143,11 +144,22 @@ def uniform_loss(loss: Loss, outputs: Any, batch: Batch) -> float | None:
     Returns:
         The loss; None for any other loss.
     """
-    name, output = _kind(loss, outputs, batch), main_output(outputs)
-    if output is None or name not in ("cross_entropy", "bce"):
+    if _kind(loss, outputs, batch) == "bce":
+        return None if main_output(outputs) is None else math.log(2)
+    logits = class_logits(loss, outputs, batch)
+    return None if logits is None else math.log(max(1, logits.shape[-1]))
+
+
+def class_logits(loss: Loss, outputs: Any, batch: Batch) -> Shaped[Tensor, "... classes"] | None:
+    """The logits that a cross-entropy over classes is given, classes along the last axis.
+
+    Returns:
+        A view of the main output; None for any other loss.
+    """
+    output = main_output(outputs)
+    if output is None or not output.dim() or _kind(loss, outputs, batch) != "cross_entropy":
         return None
-    classes = output.shape[-1 if loss is None else min(1, output.dim() - 1)]
-    return math.log(2 if name == "bce" else max(1, classes))
+    return output.movedim(-1 if loss is None else min(1, output.dim() - 1), -1)
 
 
 def _kind(loss: Loss, outputs: Any, batch: Batch) -> LossName | None:

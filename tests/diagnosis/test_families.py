@@ -164,3 +164,34 @@ def test_what_follows_names_its_cause():
     assert found[0].code == "input-scale"
     assert found[0].cause == ""
     assert {f.cause for f in found[1:]} == {"input-scale"}
+
+
+@pytest.mark.parametrize(("scale", "ill"), [(0.1, False), (2.0, False), (100.0, True)])
+def test_a_softmax_that_gives_most_classes_to_nobody(scale, ill):
+    torch.manual_seed(0)
+    net = mlp(6, 16, 10)
+    with torch.no_grad():
+        net[-1].bias.copy_(torch.linspace(-scale, scale, 10))  # the same classes for every sample
+    found = told(net, [(X, labels(32, classes=10, seed=3))])
+    assert ("degenerate-softmax" in found) is ill
+    if ill:
+        assert found["degenerate-softmax"].cause == "initial-loss"
+
+
+def test_large_logits_that_give_every_class_to_somebody_are_not_degenerate():
+    """One-hot outputs, but for different samples different ones."""
+    found = told(nn.Sequential(nn.Identity(), nn.Linear(4, 4, bias=False)), [(torch.eye(4).repeat(8, 1) * 50, Y)])
+    assert "degenerate-softmax" not in found
+
+
+@pytest.mark.parametrize("agree", [True, False])
+def test_batches_that_pull_in_unlike_directions(agree):
+    """A linear model on batches that share no feature: their gradients are at right angles."""
+    net = nn.Linear(8, 1, bias=False)
+    with torch.no_grad():
+        net.weight.zero_()
+    batches = [(torch.eye(8)[[0 if agree else i]].repeat(4, 1), torch.ones(4, 1)) for i in range(4)]
+    found = diagnose(net, batches, "mse")
+    value = next(r.value for r in found.records if r.quantity == "gradient_agreement")
+    assert value == pytest.approx(1.0 if agree else 0.0, abs=1e-6)
+    assert ("gradient-conflict" in {f.code for f in found.findings}) is not agree

@@ -239,3 +239,18 @@ def test_measured_under_no_grad_all_the_same():
     with torch.no_grad():
         inside = signals(case("mlp").model(), flat(), "cross_entropy")
     assert inside == signals(case("mlp").model(), flat(), "cross_entropy")
+
+
+def test_agreement_of_batches_is_the_mean_cosine_weighted_by_norms():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).double()
+    batches = [(torch.randn(4 + i, 5).double() * (1 + i), torch.randint(3, (4 + i,))) for i in range(3)]
+    rows = []
+    for x, y in batches:
+        loss = nn.functional.cross_entropy(net(x), y)
+        rows.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(net.parameters()))]))
+    gram = torch.stack(rows) @ torch.stack(rows).T
+    expected = float((gram.sum() - gram.trace()) / (2 * gram.trace()))
+    found = table(net, batches, "cross_entropy")[""]
+    assert found["gradient_agreement"] == pytest.approx(expected, rel=1e-6)
+    assert "gradient_agreement" not in table(net, batches[:1], "cross_entropy")[""]

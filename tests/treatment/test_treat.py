@@ -297,7 +297,7 @@ def test_zero_weights_are_left_as_they_are(name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"with_": "magic"}, "with: expected auto, unit-variance, lcw, .*standardize-input, got 'magic'"),
+        ({"with_": "magic"}, "with: expected auto, unit-variance, lcw, .*nio.*standardize-input, got 'magic'"),
         ({"optimizer": "lion"}, "optimizer: expected one of"),
         ({"steps": 0}, "steps: expected at least 1, got 0"),
         ({"loss": "hinge"}, "loss: expected"),

@@ -65,7 +65,7 @@ def diagnose(
 def treat(
     target: TargetArgument,
     with_: Annotated[
-        str, typer.Option("--with", help="auto, a remedy (unit-variance, lcw, branch-scale …) or standardize-input.")
+        str, typer.Option("--with", help="auto, a remedy (unit-variance, lcw, nio, mmd …) or standardize-input.")
     ] = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Write the treated start here (.safetensors).", metavar="FILE")

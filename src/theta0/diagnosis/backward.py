@@ -10,6 +10,8 @@ from theta0.diagnosis.results import Finding
 FALL_ERROR, FALL_WARNING = 1e-4, 1e-3
 GROWTH_ERROR, GROWTH_WARNING = 1e5, 1e3
 STEP_SHARE = 1e-9
+AGREEMENT = 0.05  # of whole batches; healthy starts have 0.3 and more, unless their batches are mostly noise
+_LEAST_BATCHES = 4
 _MEASURED = "measured, docs/findings.md"
 
 
@@ -145,6 +147,37 @@ def zero_gradient(stuck: Sequence[str], steps: int, trained: int) -> list[Findin
             layers=tuple(stuck),
         )
     ]
+
+
+def gradient_conflict(table: Table, batches: int) -> Finding | None:
+    """Whole batches' gradients say next to nothing of each other.
+
+    Args:
+        table: what was measured.
+        batches: on how many; of fewer than four it says nothing, since two or three small ones often disagree.
+
+    Returns:
+        The finding, a note, or None.
+    """
+    whole = table.get("", {})
+    agreement, rms = whole.get("gradient_agreement", 1.0), whole.get("output_rms", 0.0)
+    if batches < _LEAST_BATCHES or not agreement < AGREEMENT:
+        return None
+    spread = f"{whole.get('output_sample_std', math.nan) / rms:.2g} of their size" if rms > 0 else "not at all"
+    return Finding(
+        code="gradient-conflict",
+        severity="note",
+        layer="",
+        value=agreement,
+        threshold=AGREEMENT,
+        message=(
+            f"The gradients of different batches hardly agree (mean cosine {agreement:.2g}, while outputs vary between "
+            f"samples by {spread}): each step undoes much of the last. "
+            "Larger batches help; scaling the layers for agreement (NIO) may."
+        ),
+        remedy="theta0 treat TARGET --with nio",
+        source="yang2022nio, section 3; threshold: judgement",
+    )
 
 
 def unused_parameters(unused: Sequence[str], trained: int) -> list[Finding]:

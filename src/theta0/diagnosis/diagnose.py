@@ -14,7 +14,13 @@ from theta0._models import unwrapped
 from theta0._records import Table, by_layer
 from theta0._training import checked_optimizer, steps_from
 from theta0._untouched import untouched
-from theta0.diagnosis.backward import backward_findings, frozen_parameters, unused_parameters, zero_gradient
+from theta0.diagnosis.backward import (
+    backward_findings,
+    frozen_parameters,
+    gradient_conflict,
+    unused_parameters,
+    zero_gradient,
+)
 from theta0.diagnosis.chain import chain
 from theta0.diagnosis.finiteness import nonfinite_signals, nonfinite_weights
 from theta0.diagnosis.forward import forward_findings
@@ -105,6 +111,8 @@ def diagnosis_of(
         healthy = all(f.severity == "note" for f in findings)
         normalised = any(isinstance(m, _BatchNorm) and m.training for m in model.modules())
         findings += rate_findings(rate, allowed, otherwise_healthy=healthy, batch_norm=normalised)
+    conflict = gradient_conflict(table, len(batches)) if all(f.severity == "note" for f in findings) else None
+    findings += [] if conflict is None else [conflict]
     return Diagnosis(tuple(records), tuple(ordered(findings, zero_factor=bool(factors))), cost, allowed)
 
 

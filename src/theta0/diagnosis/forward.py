@@ -4,7 +4,7 @@ import math
 
 from theta0._records import Table
 from theta0.diagnosis.chain import SPREAD_ERROR, Link, chain, final_run, zero_weight
-from theta0.diagnosis.outputs import constant_output, initial_loss
+from theta0.diagnosis.outputs import constant_output, degenerate_softmax, initial_loss
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.units import dead_units, saturated_units
 
@@ -39,6 +39,7 @@ def forward_findings(table: Table, *, regression: bool = False) -> list[Finding]
         dead_units(links),
         constant_output(links, table),
         initial_loss(table, regression=regression),
+        degenerate_softmax(table),
     ]
     order = {link.layer: number for number, link in enumerate(links)}
     # What begins earlier in the network causes what begins later; the whole network comes last.

@@ -9,21 +9,22 @@ from theta0.diagnosis.results import Finding
 _SEVERITIES = {"error": 0, "warning": 1, "note": 2}
 _FORWARD = (
     "activation-shift", "vanishing-activations", "exploding-activations", "saturated-units", "dead-units",
-    "constant-output", "initial-loss",
+    "constant-output", "initial-loss", "degenerate-softmax",
 )  # fmt: skip
 # The first of these groups that a finding is in is its place; within "forward" the layer decides, as given.
 _PLACES: Mapping[str, int] = {
     "broadcast-loss": 0, "input-scale": 1, "frozen-batch-norm": 2, "squashed-output": 3, "identical-units": 4,
     "non-finite": 6, **dict.fromkeys(_FORWARD, 7), "vanishing-gradients": 8, "exploding-gradients": 8,
     "zero-gradient": 9, "small-batch": 10, "learning-rate-too-high": 11, "learning-rate-too-low": 11,
-    "unused-parameters": 12, "frozen-parameters": 13,
+    "unused-parameters": 12, "frozen-parameters": 13, "gradient-conflict": 14,
 }  # fmt: skip
 _ZERO_FACTOR = 5  # a gradient that is zero because a factor is, before what is silent because of it
 
-_SIZE = frozenset(
-    {"exploding-activations", "saturated-units", "dead-units", "initial-loss", "non-finite", "exploding-gradients",
-     "learning-rate-too-high", "constant-output", "vanishing-gradients", "activation-shift"}
-)  # fmt: skip
+_LARGE = frozenset({"exploding-activations", "initial-loss", "degenerate-softmax", "learning-rate-too-high"})
+_SIZE = _LARGE | {
+    "saturated-units", "dead-units", "non-finite", "exploding-gradients", "constant-output", "vanishing-gradients",
+    "activation-shift",
+}  # fmt: skip
 _SILENCE = frozenset({"vanishing-activations", "constant-output", "vanishing-gradients", "dead-units", "zero-gradient"})
 # What each fault brings with it.
 BRINGS: Mapping[str, frozenset[str]] = {
@@ -31,12 +32,12 @@ BRINGS: Mapping[str, frozenset[str]] = {
     "frozen-batch-norm": _SIZE | _SILENCE,
     "identical-units": _SILENCE | {"activation-shift"},
     "zero-gradient": _SILENCE,
-    "activation-shift": _SILENCE | {"exploding-activations", "initial-loss", "learning-rate-too-high"},
+    "activation-shift": _SILENCE | _LARGE,
     "vanishing-activations": _SILENCE,
     "dead-units": _SILENCE | {"vanishing-activations"},
     "saturated-units": frozenset({"vanishing-gradients", "constant-output"}),
     "exploding-activations": _SIZE,
-    "initial-loss": frozenset({"learning-rate-too-high", "exploding-gradients"}),
+    "initial-loss": frozenset({"degenerate-softmax", "learning-rate-too-high", "exploding-gradients"}),
     "non-finite": frozenset({"exploding-activations", "exploding-gradients", "initial-loss"}),
 }
 

@@ -10,6 +10,7 @@ from theta0.measurements.reach import Reach
 
 LOSS_ERROR, LOSS_WARNING = 10.0, 3.0  # of cross-entropies
 ERROR_ERROR, ERROR_WARNING = 1e3, 1e2  # of squared and absolute errors: the best constant may be nearly right already
+STARVED = 0.5  # of the classes
 GAP = 0.1  # of the loss that a guess makes
 _MEASURED = "measured, docs/findings.md"
 
@@ -73,6 +74,31 @@ def initial_loss(table: Table, *, regression: bool = False) -> Finding | None:
         ),
         remedy="theta0 treat TARGET --with unit-variance",
         source=_MEASURED,
+    )
+
+
+def degenerate_softmax(table: Table) -> Finding | None:
+    """Most classes get next to no probability from any sample.
+
+    Returns:
+        The finding, or None.
+    """
+    share = table.get("", {}).get("starved_class_share", 0.0)
+    if not share >= STARVED:
+        return None
+    return Finding(
+        code="degenerate-softmax",
+        severity="warning",
+        layer="",
+        value=share,
+        threshold=STARVED,
+        message=(
+            f"The softmax leaves {share:.0%} of the classes without a thousandth of their fair share on any sample: "
+            "their logits' gradients are next to nothing until it has unlearnt that. "
+            "Make the outputs smaller, by the last layer's weight or by what feeds it."
+        ),
+        remedy="theta0 treat TARGET --with head-scale",
+        source="lee2023mmd, section 3.2; threshold: judgement",
     )
 
 

@@ -54,3 +54,24 @@ def constant_share(probabilities: Float[Tensor, "perturbations samples classes"]
     """
     spread = (probabilities.amax(1) - probabilities.amin(1)).amax(-1)
     return float((spread <= tolerance).double().mean())
+
+
+def starved_share(logits: Float[Tensor, "samples classes"], least: float = 1e-3) -> float:
+    """The share of classes that one model's softmax gives to no sample: its support does not cover them.
+
+    lee2023mmd, section 3.2 calls such a model degenerate.
+
+    Args:
+        logits: of one model.
+        least: of a fair share, 1 over the number of classes, below which a class is counted as not given.
+
+    Returns:
+        A number from 0 to below 1.
+
+    Example:
+        >>> starved_share(torch.tensor([[0.0, 1.0, 20.0], [0.0, 3.0, 19.0]]))
+        0.6666666666666666
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    likeliest = (logits - logits.logsumexp(-1, keepdim=True)).amax(0)
+    return float((likeliest < math.log(least / logits.shape[-1])).double().mean())

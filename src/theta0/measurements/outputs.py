@@ -8,10 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from theta0._batches import Batch
-from theta0._losses import Loss, constant_loss, uniform_loss
+from theta0._losses import Loss, class_logits, constant_loss, uniform_loss
 from theta0._models import main_output
 from theta0._moments import Moments, merged, moments
 from theta0._records import Record
+from theta0.measurements.degeneracy import starved_share
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,8 @@ class Pass:
 def output_records(passes: Sequence[Pass], loss: Loss) -> list[Record]:
     """Whole-network numbers (layer "") over several forward passes.
 
-    `loss`, `loss_constant` and, for cross-entropies, `loss_uniform` (of equal probabilities) are means over batches;
+    `loss`, `loss_constant` and, for cross-entropies, `loss_uniform` (of equal probabilities) are means over batches, as
+    is `starved_class_share` (see `degeneracy.starved_share`);
     `output_rms` and `output_sample_std` are taken over the rows of
     the main output, `output_sample_std` being the root of the variance between rows, averaged over the row's entries.
 
@@ -50,6 +52,10 @@ def output_records(passes: Sequence[Pass], loss: Loss) -> list[Record]:
     uniform = [uniform_loss(loss, p.outputs, p.batch) for p in passes]
     if uniform and all(value is not None for value in uniform):
         records.append(Record("", "loss_uniform", sum(value or 0.0 for value in uniform) / len(uniform)))
+    logits = [class_logits(loss, p.outputs, p.batch) for p in passes]
+    shares = [starved_share(x.flatten(0, -2)) for x in logits if x is not None and x.dim() > 1 and x.numel()]
+    if shares and len(shares) == len(passes):
+        records.append(Record("", "starved_class_share", sum(shares) / len(shares)))
     rows = [main_output(p.outputs) for p in passes]
     seen = _row_moments([row for row in rows if isinstance(row, Tensor) and row.numel()])
     if seen is not None:

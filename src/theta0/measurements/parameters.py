@@ -1,7 +1,7 @@
 """What the parameters hold, and which of their units are copies of one another."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,30 @@ def parameter_records(model: nn.Module, gradients: Mapping[str, Tensor]) -> list
         records += [Record(name, "nonfinite_share", bad / values.numel())] if bad else []
         records += [Record(name, "identical_share", share)] if share else []
     return records
+
+
+def gradient_agreement(squares: Sequence[float], mean_square: float) -> list[Record]:
+    r"""`gradient_agreement` of whole batches: the mean cosine between their gradients, weighted by their norms.
+
+    $\sum_{i≠j} g_i·g_j / ((n - 1) \sum_i ‖g_i‖^2)$, 1 where all n batches pull the same way, 0 where one says nothing
+    of the other; from norms alone, so no gradient is kept. With equal norms GradCosine (yang2022nio, section 3) over
+    the batches is $(1 + (n - 1) a) / n$; `gradients` measures that over samples or parts of a batch.
+
+    Args:
+        squares: $‖g_i‖^2$ of each batch over all parameters.
+        mean_square: $‖\frac{1}{n} \sum_i g_i‖^2$.
+
+    Returns:
+        One record for the whole network (layer ""); none for a single batch or where no gradient is finite and nonzero.
+
+    Example:
+        >>> gradient_agreement([1.0, 1.0], 0.5)[0].value  # at right angles
+        0.0
+    """
+    count, total = len(squares), math.fsum(squares)
+    if count < 2 or not 0 < total < math.inf:
+        return []
+    return [Record("", "gradient_agreement", (count**2 * mean_square / total - 1) / (count - 1))]
 
 
 def norm(gradient: Tensor) -> float:

@@ -20,7 +20,7 @@ from theta0._nonlinearities import is_bounded, is_saturated, slope
 from theta0._records import Record
 from theta0._untouched import untouched
 from theta0.measurements.outputs import Pass, output_records
-from theta0.measurements.parameters import norm, parameter_records
+from theta0.measurements.parameters import gradient_agreement, norm, parameter_records
 from theta0.measurements.time_steps import Steps, observe_steps
 
 QUANTILES = {"q01": 0.01, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q99": 0.99}
@@ -68,7 +68,7 @@ def signals(
     * `weight_gradient_norm` and `nonfinite_share`; quantiles of z and ∇z as `preactivation_q01` ….
 
     Per parameter: what `parameters.parameter_records` lists. For the whole network (layer ""): what
-    `outputs.output_records` lists.
+    `outputs.output_records` lists, and the `gradient_agreement` of the batches (see `parameters`).
 
     Args:
         model: any module; left bit-identical.
@@ -92,6 +92,7 @@ def signals_of(model: nn.Module, batches: list[Batch], loss: Loss) -> list[Recor
     """
     places: dict[str, _Place] = {}
     gradients: dict[str, Tensor] = {}
+    squares: list[float] = []
     passes: list[Pass] = []
     model = ready(model, batches[0])
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -104,13 +105,15 @@ def signals_of(model: nn.Module, batches: list[Batch], loss: Loss) -> list[Recor
             if value is not None and value.requires_grad and parameters:
                 leaves = [leaf for place in places.values() for leaf in place.steps.leaves]
                 found = torch.autograd.grad(value, [*parameters.values(), *leaves], allow_unused=True)
-                for name, gradient in zip(parameters, found, strict=False):
-                    if gradient is not None:
-                        _accumulate(gradients, name, gradient.detach(), len(batches))
+                known = {n: g.detach() for n, g in zip(parameters, found, strict=False) if g is not None}
+                squares.append(math.fsum(norm(gradient) ** 2 for gradient in known.values()))
+                for name, gradient in known.items():
+                    _accumulate(gradients, name, gradient, len(batches))
     norms = {name: norm(gradient) for name, gradient in gradients.items()}
     records = [record for layer, place in places.items() for record in _place_records(layer, place)]
     records += _layer_gradients(places, norms) + _factors(records) + parameter_records(model, gradients)
-    return _in_order(records, places) + output_records(passes, loss)
+    agreement = gradient_agreement(squares, math.fsum(value**2 for value in norms.values()))
+    return _in_order(records, places) + output_records(passes, loss) + agreement
 
 
 def _accumulate(gradients: dict[str, Tensor], name: str, gradient: Tensor, count: int) -> None:

@@ -14,11 +14,13 @@ from theta0._training import Run, checked_optimizer
 from theta0._untouched import randomness_snapshot, snapshot, untouched
 from theta0._user_code import UserCodeError
 from theta0.diagnosis.results import Diagnosis
+from theta0.initializers.scale_results import NothingBetterError
 from theta0.layers.standardized_input import StandardizedInput
 from theta0.treatment.faults import elsewhere
 from theta0.treatment.reasons import blamed, nothing, proven, unproven
 from theta0.treatment.remedies import ANSWERS, REMEDIES
 from theta0.treatment.results import Attempt, Treatment
+from theta0.treatment.searches import cost_of
 from theta0.treatment.trials import Proof, Trial, better, chosen_run, measured, proof, reached, slower_run, trial_of
 from theta0.treatment.writing import InapplicableError
 
@@ -64,25 +66,25 @@ class _Search:  # a class because the rounds share what was spent and tried
 
     def apply(self, name: str, base: _Start, *, run: bool = True) -> _Start | None:
         """Put a remedy on top of a start; None, with the reason among the attempts, where it cannot be."""
-        joined, left = " + ".join([*base.names, name]), dict[str, str]()
-
-        def heard(told: Any) -> None:  # initializers report a result of their own
-            left.update(told if isinstance(told, Mapping) else {})
-
+        joined, told = " + ".join([*base.names, name]), list[Any]()
         self.tell(f"trying {joined}")
         base.state()
         torch.manual_seed(0)  # dropout, while a remedy measures, is the same whatever was drawn before
+        data = list(self.trial.rest)
         try:
-            REMEDIES[name](self.model, list(self.trial.rest), self.trial.loss, generator=self.generator, report=heard)
+            REMEDIES[name](self.model, data, self.trial.loss, generator=self.generator, report=told.append)
         except ValueError as error:
+            self.cost += cost_of(told) or 0.0  # of a search that found nothing
+            if isinstance(error, NothingBetterError) and not run:
+                raise
             if not isinstance(error, InapplicableError) or not run:
                 self.attempts.append(Attempt(joined, None, None, f"could not be applied: {error}"))
             return None
-        self.cost += len(self.trial.rest)  # a few forward passes: unit variance sweeps at least twice
+        self.cost += cost_of(told) or len(data)  # a few forward passes: unit variance sweeps at least twice
         state, after = snapshot(self.model), self.diagnosed()
         done = self.ran() if run else None
         reason = f"held-out loss {done.held_out:.4g} after {len(done.losses)} steps" if done else "applied"
-        if left:
+        if left := {path: why for result in told if isinstance(result, Mapping) for path, why in result.items()}:
             reason += "; left as they were: " + ", ".join(f"{path} ({why})" for path, why in left.items())
         self.attempts.append(Attempt(joined, after, done, reason))
         return _Start((*base.names, name), state, after, done, self.model)
@@ -211,7 +213,11 @@ def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None
     if with_ == STANDARDIZE:
         return _confirmed(search, given, _standardized(search))
     if with_ != "auto":
-        start = search.apply(with_, given, run=False)
+        try:
+            start = search.apply(with_, given, run=False)
+        except NothingBetterError as error:
+            reason = f"Not kept: {error}."
+            return Treatment(with_, before, None, False, reason, None, None, (), search.cost), search.restore
         if start is None:
             raise ValueError(f"{with_} {search.attempts[-1].reason}")
         return _confirmed(search, given, start)
