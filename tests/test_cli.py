@@ -330,7 +330,11 @@ def test_spectrum_shows_octaves_before_and_after(tmp_path):
 
 def test_spectrum_tells_what_is_wrong(tmp_path):
     path = target(tmp_path, HEALTHY)
-    wrongs = {("--between", 0, 4096): "samples from 0 to", ("--penalty", "l7:1"): "expected l2:C"}
+    wrongs = {
+        ("--between", 0, 4096): "samples from 0 to",
+        ("--penalty", "l7:1"): "expected l2:C",
+        ("--out", "x.xyz"): "ends in .png",
+    }
     for arguments, message in wrongs.items():
         done = inside("spectrum", path, *arguments)
         assert done.exit_code == 2
