@@ -74,6 +74,8 @@ def _weighed(findings: Sequence[Finding]) -> list[Finding]:
             severity = "error"
         if f.code in ("initial-loss", "exploding-activations") and "learning-rate-too-high" in errors:
             severity = "error"
+        if f.code == "exploding-activations" and "initial-loss" in errors:
+            severity = "error"
         found.append(replace(f, severity=severity))
     return found
 
