@@ -52,9 +52,14 @@ def ordered(findings: Sequence[Finding], *, zero_factor: bool) -> list[Finding]:
         Errors, then warnings, then notes; within each, causes first, and consequences with their `cause`.
     """
     weighed = _weighed(findings)
+    exploding = any(f.code == "exploding-activations" and f.severity == "error" for f in weighed)
 
     def place(finding: Finding) -> tuple[int, int]:
-        order = _ZERO_FACTOR if zero_factor and finding.code == "zero-gradient" else _PLACES[finding.code]
+        order = _PLACES[finding.code]
+        if zero_factor and finding.code == "zero-gradient":
+            order = _ZERO_FACTOR
+        if exploding and finding.code == "non-finite":  # what grew until it was past the largest number
+            order = _PLACES["exploding-activations"]
         return _SEVERITIES[finding.severity], order
 
     return _explained(sorted(weighed, key=place))
