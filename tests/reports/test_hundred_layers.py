@@ -1,6 +1,7 @@
 """What is printed of real networks of a hundred layers: one screen, and one sentence first."""
 
 import io
+from itertools import pairwise
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ class Block(nn.Module):
 def plain(phi, gain=None):
     torch.manual_seed(0)
     widths = [8, *[WIDTH] * (LAYERS - 1), 4]
-    parts = [p for a, b in zip(widths, widths[1:], strict=False) for p in (nn.Linear(a, b), phi())]
+    parts = [p for a, b in pairwise(widths) for p in (nn.Linear(a, b), phi())]
     model = nn.Sequential(*parts[:-1])
     if gain is not None:
         for layer in model[::2]:
