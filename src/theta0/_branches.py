@@ -94,6 +94,8 @@ class _Flow(TorchFunctionMode):  # a class because torch's interception point is
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         options = dict(kwargs or {})
+        if self.owners.making:
+            return func(*args, **options)
         given = [t for t in _tensors([*args, *options.values()]) if t in self.ancestors]
         masks = [self.ancestors[t] for t in given]
         added = self.addition(*masks) if func in _ADDITIONS and len(masks) == 2 else None
