@@ -102,7 +102,7 @@ class _Flow(TorchFunctionMode):  # a class because torch's interception point is
         result = func(*args, **options)
         if added is not None and result.is_floating_point():
             # Now, because the sum may be overwritten in place; in float64, because its squares may overflow.
-            size = torch.linalg.vector_norm(result, dtype=torch.float64) / math.sqrt(max(1, result.numel()))
+            size = torch.linalg.vector_norm(result.detach(), dtype=torch.float64) / math.sqrt(max(1, result.numel()))
             self.sums.append(Sum(added.layer, float(size)))
         made = 0
         for mask in masks:
@@ -176,7 +176,7 @@ def residual_stream(model: nn.Module, batch: Batch) -> ResidualStream:
     """
     owners = Owners(model)
     flow = _Flow(owners)
-    with untouched(model), torch.no_grad():
+    with untouched(model), torch.enable_grad():  # a forward pass may differentiate, as of a differential equation
         handles = (
             module_hooks.register_module_forward_pre_hook(owners.enter),
             module_hooks.register_module_forward_hook(owners.leave, always_call=True),

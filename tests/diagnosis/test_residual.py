@@ -110,6 +110,15 @@ def test_growth_that_is_not_the_streams_keeps_its_own_advice():
         assert all(f.remedy != ADVICE for f in found)
 
 
+def test_a_forward_pass_that_differentiates_is_followed():
+    def slope(s, x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(s.net(x).sum(), x, create_graph=True)[0][:, :4]
+
+    found = serious(Net(slope, net=stack(24)), [(X, Y)])
+    assert found[0].code in ("exploding-activations", "exploding-gradients", "initial-loss")
+
+
 def test_a_pass_more_is_counted_only_where_it_is_made():
     assert diagnose(stack(24), [(X, Y)], "cross_entropy").cost == pytest.approx(1 + 2 / 3)
     assert diagnose(mlp(6, 32, 4), [(X, Y)], "cross_entropy").cost == pytest.approx(1 + 1 / 3)
