@@ -68,9 +68,12 @@ def deep_sigmoid(depth: int = 20) -> Diagnosis:
         finding("activation-shift", "hidden.1", 0.9246, 0.5, layers=tuple(names[1:])),
         finding(
             "vanishing-gradients", names[-3], 1.9e-7, 1e-3, source="ratio of gradient variances, output to layer",
-            layers=tuple(reversed(names[:-2])),
+            layers=tuple(reversed(names[:-2])), cause="activation-shift",
         ),
-        finding("constant-output", "", 3.1e-9, 1e-4, source="measured: healthy starts lie above 0.05"),
+        finding(
+            "constant-output", "", 3.1e-9, 1e-4, source="measured: healthy starts lie above 0.05",
+            cause="vanishing-gradients",
+        ),
         finding("initial-loss", "", 2.3412, 2.3257, "note", remedy="", source="ln 10, the best constant guess"),
     )  # fmt: skip
     return Diagnosis(tuple(records), findings, 3.24)

@@ -11,9 +11,9 @@ from torch.nn.utils import parametrizations
 from cases import CASES, normal
 from states import randomness, state_of
 from theta0._batches import materialised
+from theta0._branches import branch_endings
 from theta0._models import unwrapped
 from theta0.treatment import REMEDIES
-from theta0.treatment.branches import branch_endings
 from theta0.treatment.draws import still_zero
 from theta0.treatment.searches import SEARCHES
 from theta0.treatment.writing import InapplicableError

@@ -335,6 +335,17 @@ def test_progress_and_log():
     assert logged["0/preactivation_variance"] > 0
 
 
+def test_only_remedies_that_apply_are_announced():
+    """Vanishing gradients name long memory and recurrent weights too, of which a plain network has none."""
+    told = []
+    found = treat(deep(), learnable(), "cross_entropy", progress=told.append, **QUICK)
+    assert "vanishing-gradients" in {f.code for f in found.before.findings}
+    tried = [line.removeprefix("trying ") for line in told if line.startswith("trying ") and "rates" not in line]
+    assert tried == [attempt.remedy for attempt in found.attempts]
+    assert {"lcw", "unit-variance"} <= set(tried)
+    assert not [line for line in told if "memory" in line or "recurrent" in line]
+
+
 def test_an_initializer_with_a_report_of_its_own_is_one_line_in_the_table(monkeypatch):
     monkeypatch.setitem(REMEDIES, "plain", unit_variance_)
     model = deep(3, phi=nn.Tanh)

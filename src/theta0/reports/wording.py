@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from theta0._records import Table, by_layer
 from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.reports.causes import by_cause
 from theta0.treatment.results import Run, Treatment
 
 NETWORK_LABELS = {"loss": "loss", "loss_constant": "best constant guess", "output_sample_spread": "output spread"}
@@ -121,10 +122,16 @@ def diagnosis_verdict(diagnosis: Diagnosis) -> str:
     counts = counted_severities(diagnosis.findings)
     if not diagnosis.healthy:
         first = next(f for f in diagnosis.findings if f.severity == "error")
-        return f"This start is not fit to train: {counts}; first of all {located(first)}."
+        follow = next((len(c.consequences) for c in by_cause(diagnosis.findings) if c.finding is first), 0)
+        others = f", from which {_others(follow)}" if follow else ""
+        return f"This start is not fit to train: {counts}; first of all {located(first)}{others}."
     if any(f.severity == "warning" for f in diagnosis.findings):
         return f"This start can train, but not as well as it could: {counts}."
     return "Nothing wrong was found at this start" + (f" ({counts})." if diagnosis.findings else ".")
+
+
+def _others(amount: int) -> str:
+    return "another follows" if amount == 1 else f"{amount} others follow"
 
 
 def treatment_verdict(treatment: Treatment) -> str:

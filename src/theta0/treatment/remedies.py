@@ -12,6 +12,7 @@ from theta0._layers import Layer, layers
 from theta0._models import unwrapped
 from theta0._randomness import Randomness
 from theta0._untouched import snapshot
+from theta0.diagnosis.results import Diagnosis
 from theta0.initializers.unit_variance import unit_variance_
 from theta0.parametrizations.linearly_constrained import linearly_constrained
 from theta0.treatment.branches import branch_scale_, branch_zero_
@@ -214,3 +215,13 @@ REMEDIES: Mapping[str, Remedy] = {
     "type-defaults": type_defaults_,
     **SEARCHES,
 }
+
+
+def named_by(diagnosis: Diagnosis) -> list[str]:
+    """The remedies that answer a diagnosis's errors and warnings, in the findings' order.
+
+    Returns:
+        Their names, each once.
+    """
+    serious = [finding.code for finding in diagnosis.findings if finding.severity != "note"]
+    return list(dict.fromkeys(remedy for code in serious for remedy in ANSWERS.get(code, ())))
