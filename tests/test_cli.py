@@ -380,7 +380,7 @@ def test_treat_with_a_search_in_a_real_process(name, tmp_path):
     assert document["treatment"]["remedy"] == name
     assert document["treatment"]["kept"] is (code == 0) is out_file.exists()
     assert document["cost_in_gradients"] > 300
-    assert f"trying {name}" in err
+    assert f"applying {name}" in err
 
 
 def test_compare_races_the_same_starts_on_the_command_line():
