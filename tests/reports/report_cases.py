@@ -55,7 +55,7 @@ def deep_sigmoid(depth: int = 20) -> Diagnosis:
     records = [
         Record("", "loss", 2.3412),
         Record("", "loss_constant", 2.3026),
-        Record("", "output_sample_spread", 3.1e-9),
+        Record("", "output_sample_std", 3.1e-9),
     ]
     names = [f"hidden.{i}" for i in range(depth)] + ["output"]
     for i, name in enumerate(names):
@@ -80,7 +80,7 @@ def deep_sigmoid(depth: int = 20) -> Diagnosis:
 
 
 def healthy(depth: int = 20) -> Diagnosis:
-    records = [Record("", "loss", 2.4), Record("", "loss_constant", 2.3026), Record("", "output_sample_spread", 0.97)]
+    records = [Record("", "loss", 2.4), Record("", "loss_constant", 2.3026), Record("", "output_sample_std", 0.97)]
     for i, name in enumerate([f"hidden.{i}" for i in range(depth)] + ["output"]):
         gradient = 2e-6 * 1.03 ** (depth - i)
         records += layer_records(name, 0.01, 1.0 + 0.01 * math.sin(i), 0.03, gradient, saturated=0.01, samples=0.9)

@@ -65,7 +65,7 @@ def diagnosis_report(diagnosis: Diagnosis, *, target: str) -> RenderableType:
         What a rich console prints; at most 48 lines at 80 columns.
     """
     head: list[RenderableType] = [_verdict(target, diagnosis_verdict(diagnosis), _tone(diagnosis))]
-    facts = [f"{label} {value}" for label, value in network_facts(diagnosis)[:6]]
+    facts = [f"{label} {value}" for label, value in network_facts(diagnosis, brief=True)]
     facts.append(f"cost {number(diagnosis.cost)} gradients")
     head.append(Text(" · ".join(facts), style="dim"))
     if diagnosis.findings:
