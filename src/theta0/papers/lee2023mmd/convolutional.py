@@ -45,7 +45,8 @@ def cnn(
     Returns:
         One line of paired differences.
     """
-    chosen, size, folder = image_data(data or "digits", root, scale), scale_named(scale), str(Path(out_dir) / "starts")
+    chosen = image_data(data or "digits", root, scale, over="all")
+    size, folder = scale_named(scale), str(Path(out_dir) / "starts")
     described = {
         (method, run): start(
             chosen, "he", method, run, steps=size.cnn_steps, convolutional=True, perturbations=size.perturbations
