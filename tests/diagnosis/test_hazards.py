@@ -100,7 +100,19 @@ def vectors_only():
     return nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3))
 
 
+class Generated(nn.Module):
+    """A weight that a linear layer makes of one vector, which has no axis of samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code, self.make, self.head = nn.Parameter(torch.randn(4)), nn.Linear(4, 48), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(torch.relu(F.linear(x, torch.tanh(self.make(self.code)).view(8, 6))))
+
+
 MODELS = {
+    "generated weight": Generated,
     "old weight norm": old_weight_norm,
     "cached activation": cached,
     "spectral norm": lambda: nn.Sequential(parametrizations.spectral_norm(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, 3)),
