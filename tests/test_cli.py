@@ -1,5 +1,6 @@
 """The command line as its users run it: exit codes, what goes to which stream, and what bad input is told."""
 
+import inspect
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from theta0.cli import app
+from theta0.cli.compare import compare as compare_command
+from theta0.comparison import compare
 
 SOURCE = Path(__file__).parent.parent / "src"
 HEAD = """
@@ -327,7 +330,11 @@ def test_spectrum_shows_octaves_before_and_after(tmp_path):
 
 def test_spectrum_tells_what_is_wrong(tmp_path):
     path = target(tmp_path, HEALTHY)
-    wrongs = {("--between", 0, 4096): "samples from 0 to", ("--penalty", "l7:1"): "expected l2:C"}
+    wrongs = {
+        ("--between", 0, 4096): "samples from 0 to",
+        ("--penalty", "l7:1"): "expected l2:C",
+        ("--out", "x.xyz"): "ends in .png",
+    }
     for arguments, message in wrongs.items():
         done = inside("spectrum", path, *arguments)
         assert done.exit_code == 2
@@ -362,6 +369,23 @@ def test_compare_in_a_real_process_goes_on_from_its_store_and_writes_the_winner(
     assert result.exit_code == 0
     assert store.read_text().count("\n") == lines
     assert "lcw at rate 0.1 trains best" in result.stdout.replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", ["nio", "gradinit", pytest.param("mmd", marks=pytest.mark.slow)])
+def test_treat_with_a_search_in_a_real_process(name, tmp_path):
+    path, out_file = target(tmp_path, HEALTHY), tmp_path / "start.safetensors"
+    code, out, err = run("treat", path, "--with", name, "--steps", 10, "--json", "--out", out_file)
+    assert code in (0, 1), err
+    document = json.loads(out)
+    assert document["treatment"]["remedy"] == name
+    assert document["treatment"]["kept"] is (code == 0) is out_file.exists()
+    assert document["cost_in_gradients"] > 300
+    assert f"applying {name}" in err
+
+
+def test_compare_races_the_same_starts_on_the_command_line():
+    defaults = [inspect.signature(f).parameters["starts"].default for f in (compare_command, compare)]
+    assert tuple(defaults[0].split(",")) == defaults[1] == ("default", "unit-variance", "lcw", "nio", "gradinit")
 
 
 def test_compare_out_of_time_exits_with_1_and_bad_input_with_2(tmp_path):

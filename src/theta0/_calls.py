@@ -114,6 +114,8 @@ class _Watch(TorchFunctionMode):  # a class because torch's interception point i
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         options = dict(kwargs or {})
+        if self.owners.making:
+            return func(*args, **options)
         if func is F.multi_head_attention_forward:
             return self.attention(func, args, options)
         origin = self.origin(args)

@@ -56,6 +56,11 @@ class Owners:  # a class because hooks and look-ups share the stack of running m
         if module in self._parametrized:
             self._made[id(output)] = (output, *self._parametrized[module])
 
+    @property
+    def making(self) -> bool:
+        """Whether a parametrization is making a weight: its products, as of an adapter's factors, are no calls."""
+        return any(module in self._parametrized for module in self._running)
+
     def find(self, weight: Tensor) -> Owner | None:
         """The owner of a tensor that is a parameter, a view of one, or made from one by its module.
 

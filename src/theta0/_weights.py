@@ -44,3 +44,16 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     if not found:
         raise ValueError("model: expected a weight (a parameter of at least two axes), got none")
     return found
+
+
+def assignable(module: nn.Module, attribute: str) -> bool:
+    """Whether a weight can be given values: a parametrization without a right inverse, as an adapter's, refuses them.
+
+    Returns:
+        True for a plain weight.
+    """
+    if not parametrize.is_parametrized(module, attribute):
+        return True
+    entries: nn.ModuleDict = module.parametrizations  # type: ignore[assignment]
+    chain: nn.ModuleList = entries[attribute]  # type: ignore[assignment]
+    return all(hasattr(step, "right_inverse") for step in chain)

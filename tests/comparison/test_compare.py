@@ -2,7 +2,9 @@
 
 import json
 import math
+import time
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from theta0.comparison import STARTS, compare, winning_start_
 from theta0.comparison.store import Store, digest, run_from_dict, run_to_dict
 from theta0.parametrizations import is_linearly_constrained
 from theta0.treatment import REMEDIES
+from theta0.treatment.searches import SEARCHES
 from theta0.treatment.trials import Run, fresh_order
 
 
@@ -160,6 +163,62 @@ def test_a_start_that_cannot_be_made_is_told_and_the_others_are_raced():
     assert found.entrants[1].reason == "expected a recurrent layer, got none"
     with pytest.raises(ValueError, match="recurrent: expected a recurrent layer"):
         compare(mlp(), flat(), "cross_entropy", **SHORT | {"starts": ["recurrent"]})
+
+
+def moody(model, batches, loss=None, *, generator=None, report=None):
+    if generator == 1:
+        raise ValueError("not today")
+    return model
+
+
+def test_a_start_that_cannot_be_made_for_one_seed_is_told_and_the_race_goes_on(monkeypatch):
+    monkeypatch.setitem(STARTS, "moody", moody)
+    found = compare(deep, learnable(), "cross_entropy", **SHORT | {"starts": ("moody", "default"), "seeds": 3})
+    assert [(s.start, s.seeds) for s in found.standings] == [("default", (0, 1, 2)), ("moody", (0, 2))]
+    assert found.complete
+    assert [e.reason for e in found.entrants] == ["with seed 2 of 3: not today", ""]
+    plain, other = found.standings
+    assert [run.held_out for run in other.runs] == pytest.approx([plain.runs[seed].held_out for seed in (0, 2)])
+
+
+def test_an_error_of_the_users_is_no_refusal():
+    class Broken(nn.Linear):
+        def forward(self, x):
+            if torch.is_grad_enabled() and len(x) == 16:
+                raise RuntimeError("out of memory")
+            return super().forward(x)
+
+    with pytest.raises(ValueError, match="out of memory"):
+        compare(Broken(16, 2), learnable(), "cross_entropy", **SHORT | {"starts": ["default"]})
+
+
+def test_searched_starts_are_raced_and_tell_their_cost(monkeypatch):
+    for name, options in (("nio", {}), ("gradinit", {}), ("mmd", {"perturbations": 8})):
+        monkeypatch.setitem(STARTS, name, partial(SEARCHES[name], steps=20, **options))
+    starts = ("default", "nio", "mmd", "gradinit")
+    options = SHORT | {"starts": starts, "rates": [0.1], "steps": 4, "seeds": 2}
+    found = compare(lambda: deep(2), learnable(), "cross_entropy", **options)
+    assert [entrant.start for entrant in found.entrants] == list(starts)
+    for entrant in found.entrants[1:]:
+        assert entrant.reason or entrant.gradients > 50
+    raced = {standing.start for standing in found.standings}
+    assert raced >= {"default", "mmd"} | {e.start for e in found.entrants if not e.reason}
+    regression = [(x, x[:, :2].sin()) for x, _ in learnable()]
+    found = compare(lambda: deep(2), regression, "mse", **options | {"starts": ("default", "mmd"), "seeds": 1})
+    assert [standing.start for standing in found.standings] == ["default"]
+    assert found.entrants[1].reason.startswith("expected a classifier of two classes or more, got the loss 'mse'")
+
+
+def test_the_time_for_making_a_start_counts_against_the_budget(monkeypatch):
+    def slow(model, batches, loss=None, *, generator=None, report=None):
+        time.sleep(1.0)
+        return model
+
+    monkeypatch.setitem(STARTS, "slow", slow)
+    options = {"starts": ["slow"], "rates": [0.1], "steps": 1, "seeds": 3}
+    found = compare(lambda: deep(1), learnable(), "cross_entropy", **options, budget_s=1.9)
+    assert not found.complete
+    assert found.winner.seeds == (0,)
 
 
 def test_automatic_rates_lie_around_each_starts_own_suggestion():

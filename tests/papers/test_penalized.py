@@ -15,7 +15,7 @@ from theta0.spectra import fourier_amplitude
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
 def test_members_of_a_stack_train_as_if_alone(optimizer):
-    kinds = [("none", 0.0), ("l2", 0.1), ("l1", 0.01), ("path", 0.02), ("path", 0.02)]
+    kinds = [("none", 0.0), ("l2", 0.1), ("l2", 0.3), ("l1", 0.01), ("path", 0.02), ("path", 0.02)]
     models = [he_perceptron([3, 5, 4, 1], generator=Generator().manual_seed(i)).double() for i in range(len(kinds))]
     x = torch.randn(len(kinds), 12, 3, generator=Generator().manual_seed(9), dtype=torch.float64)
     y = torch.randn(len(kinds), 12, 1, generator=Generator().manual_seed(8), dtype=torch.float64)
@@ -67,7 +67,7 @@ def test_a_share_of_the_labels_is_redrawn():
 
 
 def test_every_epoch_sees_each_sample_at_most_once():
-    rows = penalized_digits._batches(100, 2)
+    rows = penalized_digits._batches(100, 2, 4)
     epoch = torch.cat([rows(step) for step in range(3)], 1)
     assert epoch.shape == (8, 96)
     assert all(len(row.unique()) == 96 for row in epoch)
@@ -84,6 +84,30 @@ def test_the_autoencoder_orders_images_on_its_line():
     assert abs(along[-1] - along[0]) > 0.6
     steps = along.diff()
     assert (steps > 0).all() or (steps < 0).all()
+
+
+def test_a_network_collapses_where_it_answers_one_class_to_the_end():
+    ones = [[1.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.2, 0.6], [1.0, 1.0, 1.0, 1.0], [0.5, 0.0, 1.0, 0.4]]
+    run = {"epochs": [0, 10, 20, 30], "runs": {"l2": {"ones": ones}}}
+    assert penalized_digits.collapses(run, "l2") == [20, None, 0, None]
+
+
+def test_a_norm_that_is_not_squared_drives_a_whole_network_to_zero_at_a_constant_speed():
+    labels = torch.zeros(2, 8, 1)  # no signal in the data: only the penalty pulls on the weights
+    stack = penalized.stacked([he_perceptron([3, 5, 5, 1], generator=Generator().manual_seed(i)) for i in range(2)])
+    start, found = stack.norms()["l2"], []
+    penalized.train(
+        stack,
+        torch.zeros(2, 8, 3),
+        labels,
+        lambda outputs, targets: 0 * (outputs - targets).square().mean(),
+        penalties=[("l2", 0.1), ("l2", 0.2)],
+        optimizer=lambda w: torch.optim.SGD(w, 0.1),
+        steps=50,
+        observe=lambda step: found.append(stack.norms()["l2"]),
+    )
+    for member, coefficient in enumerate((0.1, 0.2)):
+        assert found[50][member] == pytest.approx(start[member] - 50 * 0.1 * coefficient * 3, rel=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +157,17 @@ def test_penalties_keep_the_noise_out_at_full_scale(tmp_path):
             for moment in (10, -1)
         )
         assert late > 2 * early
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_penalties_keep_the_random_labels_out_at_full_scale(tmp_path):
+    ITEMS["fig11"](None, None, out_dir=tmp_path)
+    run = json.loads((tmp_path / "fig11.json").read_text())["result"]
+    for name in ("path", "l2, half", "l1, half"):
+        gains = penalized_digits.gains(run, name)
+        assert gains.min() > 0.05
+        assert gains.mean() > 0.1
+        assert penalized_digits.collapses(run, name) == [None] * 3
+    assert any(penalized_digits.collapses(run, "l2"))  # the published coefficients end in one class
+    assert any(penalized_digits.collapses(run, "l1"))

@@ -55,7 +55,7 @@ def deep_sigmoid(depth: int = 20) -> Diagnosis:
     records = [
         Record("", "loss", 2.3412),
         Record("", "loss_constant", 2.3026),
-        Record("", "output_sample_spread", 3.1e-9),
+        Record("", "output_sample_std", 3.1e-9),
     ]
     names = [f"hidden.{i}" for i in range(depth)] + ["output"]
     for i, name in enumerate(names):
@@ -68,16 +68,19 @@ def deep_sigmoid(depth: int = 20) -> Diagnosis:
         finding("activation-shift", "hidden.1", 0.9246, 0.5, layers=tuple(names[1:])),
         finding(
             "vanishing-gradients", names[-3], 1.9e-7, 1e-3, source="ratio of gradient variances, output to layer",
-            layers=tuple(reversed(names[:-2])),
+            layers=tuple(reversed(names[:-2])), cause="activation-shift",
         ),
-        finding("constant-output", "", 3.1e-9, 1e-4, source="measured: healthy starts lie above 0.05"),
+        finding(
+            "constant-output", "", 3.1e-9, 1e-4, source="measured: healthy starts lie above 0.05",
+            cause="vanishing-gradients",
+        ),
         finding("initial-loss", "", 2.3412, 2.3257, "note", remedy="", source="ln 10, the best constant guess"),
     )  # fmt: skip
     return Diagnosis(tuple(records), findings, 3.24)
 
 
 def healthy(depth: int = 20) -> Diagnosis:
-    records = [Record("", "loss", 2.4), Record("", "loss_constant", 2.3026), Record("", "output_sample_spread", 0.97)]
+    records = [Record("", "loss", 2.4), Record("", "loss_constant", 2.3026), Record("", "output_sample_std", 0.97)]
     for i, name in enumerate([f"hidden.{i}" for i in range(depth)] + ["output"]):
         gradient = 2e-6 * 1.03 ** (depth - i)
         records += layer_records(name, 0.01, 1.0 + 0.01 * math.sin(i), 0.03, gradient, saturated=0.01, samples=0.9)

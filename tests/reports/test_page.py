@@ -75,6 +75,18 @@ def test_page_parses_and_tells_everything(name, pages):
             assert " ".join(printable(part).split()) in text
 
 
+def test_consequences_are_folded_under_their_cause_with_a_line_that_is_seen(pages):
+    html = pages["deep_sigmoid"].read_text(encoding="utf-8")
+    cause, note = re.findall(r'<li class="finding .*?(?=<li class="finding|</ol>)', html, flags=re.DOTALL)
+    lines = [" ".join(re.sub("<[^>]+>", " ", s).split()) for s in re.findall(r"<summary>.*?</summary>", cause)]
+    assert lines == [
+        "follows from it: 2 · error vanishing-gradients at hidden.18 (1.9e-7) and 18 further layers",
+        "follows from it: 3 · error constant-output of the whole network (3.1e-9)",
+    ]
+    assert "<details open" not in html
+    assert "4 · note" in note
+
+
 @pytest.mark.parametrize("name", RESULTS)
 def test_page_is_self_contained(name, pages):
     html = pages[name].read_text(encoding="utf-8")

@@ -34,6 +34,7 @@ RESULTS = {
     "many_findings": cases.many_findings(),
     "empty": cases.empty(),
 }
+OPENED = "document.querySelectorAll('details').forEach(e => e.open = true)"
 WIDER = """
     return [...document.querySelectorAll("body *")].filter(e => !e.closest(".scroll, svg"))
         .filter(e => e.getBoundingClientRect().right > window.innerWidth + 0.5).map(e => e.outerHTML.slice(0, 80))
@@ -96,6 +97,7 @@ def test_no_error_no_request_and_every_finding_is_seen(name, browser, pages):
     assert browser.get_log("browser") == []
     assert {url for url in requested(browser) if not url.startswith("data:")} == {address}
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    browser.execute_script(OPENED)
     seen = " ".join(browser.execute_script("return document.body.innerText").split())
     result = RESULTS[name]
     diagnoses = [result] if isinstance(result, cases.Diagnosis) else [result.before, result.after]
@@ -108,7 +110,7 @@ def test_no_error_no_request_and_every_finding_is_seen(name, browser, pages):
 @pytest.mark.parametrize("width", [320, 390, 1200])
 def test_nothing_is_wider_than_the_screen(name, width, browser, pages):
     show(browser, pages[name], width)
-    browser.execute_script("document.querySelectorAll('details').forEach(e => e.open = true)")
+    browser.execute_script(OPENED)
     assert browser.execute_script("return window.innerWidth") == width
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert browser.execute_script(WIDER) == []
@@ -118,4 +120,5 @@ def test_nothing_is_wider_than_the_screen(name, width, browser, pages):
 @pytest.mark.parametrize("name", ["diagnosis", "treatment", "not_kept"])
 def test_text_stands_out_from_its_ground(name, mode, browser, pages):
     show(browser, pages[name], mode=mode)
+    browser.execute_script(OPENED)
     assert browser.execute_script(FAINT) == []

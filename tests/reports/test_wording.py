@@ -73,7 +73,8 @@ def test_amounts_agree_with_their_noun():
 
 def test_verdicts():
     assert diagnosis_verdict(cases.deep_sigmoid()) == (
-        "This start is not fit to train: 3 errors, 1 note; first of all activation-shift at hidden.1."
+        "This start is not fit to train: 3 errors, 1 note; first of all activation-shift at hidden.1, "
+        "from which 2 others follow."
     )
     assert diagnosis_verdict(cases.healthy()) == "Nothing wrong was found at this start (1 note)."
     assert diagnosis_verdict(cases.empty()) == "Nothing was measured at this start."

@@ -59,6 +59,20 @@ def test_windows_and_normalisations():
     assert faded < leaking / 100
 
 
+@pytest.mark.parametrize("n", [16, 17])
+def test_a_constant_has_no_frequency_under_any_window(n):
+    def f(t):
+        return torch.full_like(t, -1.5)
+
+    for window in ("none", "hann"):
+        amplitudes = fourier_amplitude(f, grid(n), window=window).amplitudes[0]
+        assert amplitudes.tolist() == pytest.approx([1.5] + [0] * (n // 2), abs=1e-12)
+        rings = radial_spectrum(lambda c: f(c[:, 0]), grid(n), grid(n), window=window).amplitudes
+        assert rings.tolist() == pytest.approx([1.5] + [0] * (n // 2), abs=1e-12)
+    ones = fourier_amplitude(lambda t: 3 + torch.cos(2 * torch.pi * t), grid(n), window="hann").amplitudes[0]
+    assert ones[:4].tolist() == pytest.approx([2.5, 1, 0.5, 0], abs=1e-12)  # the window spreads k = 1 to 0 and 2
+
+
 def test_every_output_and_the_error_against_a_target():
     t = grid(50)
 
@@ -139,6 +153,14 @@ def test_bad_grids(points, match):
         fourier_amplitude(torch.sin, points)
 
 
+@pytest.mark.parametrize(
+    ("points", "match"), [(torch.arange(8), "one of torch.int64"), ([0.0, 0.1], "got list"), (None, "got NoneType")]
+)
+def test_grids_that_are_no_floating_tensors(points, match, unchecked):
+    with pytest.raises(ValueError, match=match):
+        fourier_amplitude(torch.sin, points)
+
+
 def test_single_precision_grids_far_from_zero_are_uniform():
     fourier_amplitude(torch.sin, torch.linspace(100, 101, 1000))
 
@@ -148,6 +170,16 @@ def test_values_that_cannot_be_transformed():
         fourier_amplitude(lambda t: 1 / t, grid(8))
     with pytest.raises(ValueError, match="one floating output for each of 8"):
         fourier_amplitude(lambda t: t.sum(0), grid(8))
+    with pytest.raises(ValueError, match=r"one floating output .* got torch.int64 of shape \(8, 1\)"):
+        fourier_amplitude(lambda t: t.long(), grid(8))
+    with pytest.raises(ValueError, match="got NoneType"):
+        fourier_amplitude(lambda t: None, grid(8))
+    with pytest.raises(ValueError, match=r"inputs \[n, 1\] .* raised RuntimeError"):
+        fourier_amplitude(nn.Linear(2, 1), grid(8).float())
+    with pytest.raises(ValueError, match="target: expected finite"):
+        fourier_amplitude(torch.sin, grid(8), target=torch.full((8,), torch.inf))
+    with pytest.raises(ValueError, match="batch_size: expected at least 1"):
+        fourier_amplitude(torch.sin, grid(8), batch_size=0)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -74,6 +74,10 @@ def test_what_cannot_be_done_is_told():
     model, batches = case("mlp").model(), case("mlp").batches()
     with pytest.raises(ValueError, match="from 0 to 14, got 15"):
         spectrum_change(model, batches, "cross_entropy", between=(0, 15))
+    with pytest.raises(ValueError, match="two different samples, got 3 twice"):
+        spectrum_change(model, batches, "cross_entropy", between=(3, 3))
+    with pytest.raises(ValueError, match="steps: expected at least 1"):
+        spectrum_change(model, batches, "cross_entropy", steps=0)
     with pytest.raises(ValueError, match="smaller learning rate"):
         spectrum_change(Features(), wavy(), "mse", steps=500, learning_rate=100.0)
     with pytest.raises(ValueError, match="discrete"):

@@ -297,7 +297,7 @@ def test_zero_weights_are_left_as_they_are(name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"with_": "magic"}, "with: expected auto, unit-variance, lcw, .*standardize-input, got 'magic'"),
+        ({"with_": "magic"}, "with: expected auto, unit-variance, lcw, .*nio.*standardize-input, got 'magic'"),
         ({"optimizer": "lion"}, "optimizer: expected one of"),
         ({"steps": 0}, "steps: expected at least 1, got 0"),
         ({"loss": "hinge"}, "loss: expected"),
@@ -333,6 +333,17 @@ def test_progress_and_log():
     logged = found.to_dict()
     assert logged["held_out_loss/treated"] == found.treated.held_out
     assert logged["0/preactivation_variance"] > 0
+
+
+def test_only_remedies_that_apply_are_announced():
+    """Vanishing gradients name long memory and recurrent weights too, of which a plain network has none."""
+    told = []
+    found = treat(deep(), learnable(), "cross_entropy", progress=told.append, **QUICK)
+    assert "vanishing-gradients" in {f.code for f in found.before.findings}
+    tried = [line.removeprefix("trying ") for line in told if line.startswith("trying ") and "rates" not in line]
+    assert tried == [attempt.remedy for attempt in found.attempts]
+    assert {"lcw", "unit-variance"} <= set(tried)
+    assert not [line for line in told if "memory" in line or "recurrent" in line]
 
 
 def test_an_initializer_with_a_report_of_its_own_is_one_line_in_the_table(monkeypatch):

@@ -65,7 +65,7 @@ def diagnose(
 def treat(
     target: TargetArgument,
     with_: Annotated[
-        str, typer.Option("--with", help="auto, a remedy (unit-variance, lcw, branch-scale …) or standardize-input.")
+        str, typer.Option("--with", help="auto, a remedy (unit-variance, lcw, nio, mmd …) or standardize-input.")
     ] = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Write the treated start here (.safetensors).", metavar="FILE")
@@ -154,7 +154,7 @@ def spectrum(
     penalty: Annotated[
         list[str] | None, typer.Option(help="Also train with l2:C, l1:C or path:C; may be repeated.", metavar="NAME:C")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also draw a figure (.png, .svg …).", metavar="FILE")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also draw a figure: .png, .svg or .pdf.", metavar="FILE")] = None,
     as_json: JsonOption = False,
     traceback: TracebackOption = False,
 ) -> None:
@@ -168,6 +168,8 @@ def spectrum(
         from theta0.targets import load_target
 
         require_writable(out)
+        if out is not None and out.suffix.lower() not in (".png", ".svg", ".pdf"):
+            raise ValueError(f"--out: expected a name that ends in .png, .svg or .pdf, got {str(out)!r}")
         torch.set_flush_denormal(True)  # norm penalties make denormal numbers, ten times slower on a CPU
         t = load_target(target)
         found = spectrum_change(
@@ -189,6 +191,8 @@ def spectrum(
         lambda: spectrum_report(found, target=target),
         as_json,
     )
+    if out is not None:
+        typer.echo(f"drawn in {out}", err=True)
 
 
 @app.command()

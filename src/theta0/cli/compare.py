@@ -22,8 +22,8 @@ from theta0.cli.console import (
 def compare(
     target: TargetArgument,
     starts: Annotated[
-        str, typer.Option(help="Names joined by commas: default, unit-variance, lcw, branch-scale …")
-    ] = "default,unit-variance,lcw",
+        str, typer.Option(help="Names joined by commas: default, unit-variance, lcw, nio, gradinit, mmd …")
+    ] = "default,unit-variance,lcw,nio,gradinit",
     rates: Annotated[str, typer.Option(help="auto, or rates joined by commas, tried for every start.")] = "auto",
     steps: Annotated[int, typer.Option(help="Of a full run.", min=1)] = 100,
     seeds: Annotated[int, typer.Option(help="Runs of every start at its best rate.", min=1)] = 3,

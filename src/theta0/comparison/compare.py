@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from theta0._losses import Loss, checked
 from theta0._training import RATES, Run, checked_optimizer, probe_rate, short_run
 from theta0._untouched import randomness_snapshot, untouched
 from theta0.comparison.results import Comparison, Entrant, Heat, Standing
-from theta0.comparison.starts import STARTS, Factory, Made, Makers
+from theta0.comparison.starts import STARTS, Factory, Made, Makers, UnmadeError
 from theta0.comparison.store import Store, digest, loss_name, run_from_dict, run_to_dict
 from theta0.diagnosis.rates import measured_rate
 from theta0.treatment.trials import Trial, fresh_order, trial_of
@@ -28,7 +29,7 @@ def compare(
     batches: Iterable[Any],
     loss: Loss = None,
     *,
-    starts: Sequence[str] = ("default", "unit-variance", "lcw"),
+    starts: Sequence[str] = ("default", "unit-variance", "lcw", "nio", "gradinit"),
     rates: Literal["auto"] | Sequence[float] = "auto",
     steps: int = 100,
     seeds: int = 3,
@@ -52,14 +53,15 @@ def compare(
         model: a module, or a function that makes one, called under each seed.
         batches: `(inputs, targets)` batches.
         loss: a name, a callable, or None where the model returns its own.
-        starts: names out of `STARTS`.
+        starts: names out of `STARTS`. One that cannot be made is told with the reason, and the others are raced.
         rates: the rates to try for every start; "auto" for 0.1 to 10 times what the curvature at that start allows, and
             the one that a short probe finds.
         steps: of a full run.
         seeds: how many.
         optimizer: "sgd" (default), "momentum", "adam", "adamw" or "rmsprop".
         learning_rate: the user's, tried beside the automatic ones.
-        budget_s: seconds; where they run short, heats are left out first, then seeds. None for no limit.
+        budget_s: seconds; where they run short, heats are left out first, then seeds; every start is made once. None
+            for no limit.
         store: a JSON-lines file in which runs are kept and found again, so that a race can go on.
         max_batches: how many batches are read; None reads all.
         progress: told what is being done.
@@ -85,8 +87,10 @@ def compare(
         entrants = [race.entrant(start, rates, own) for start in dict.fromkeys(starts)]
         if all(entrant.reason for entrant in entrants):
             raise ValueError("starts: " + "; ".join(f"{e.start}: {e.reason}" for e in entrants))
+        race.making = sum(entrant.seconds for entrant in entrants)
         best = race.heat([entrant for entrant in entrants if not entrant.reason])
         standings, complete = race.final(best, seeds)
+        entrants = [replace(entrant, reason=race.unmade.get(entrant.start, entrant.reason)) for entrant in entrants]
         drawn = not isinstance(model, nn.Module) and digest(makers.plain(0)) != digest(makers.plain(1))
     finally:
         makers.restore()
@@ -131,6 +135,8 @@ class _Race:  # a class because heats and finals share store, clock and costs
         self.cost = 0.0
         self.deadline = math.inf
         self.pace = 0.0  # seconds a step, the slowest seen
+        self.making = 0.0  # seconds for making every start once
+        self.unmade: dict[str, str] = {}  # starts that could be made, but not for a later seed
         self.weights: dict[int, str] = {}
         self.automatic = False
 
@@ -160,7 +166,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
         empty = {"suggested": None, "probed": None, "seconds": 0.0, "gradients": None}
         try:
             made = self.makers.make(start, 0)
-        except ValueError as error:
+        except UnmadeError as error:
             return empty | {"reason": str(error)}
         made.state()
         rate, probed = self._suggested(made) if suggest else (None, None)
@@ -212,19 +218,24 @@ class _Race:  # a class because heats and finals share store, clock and costs
 
     def final(self, best: dict[str, float], seeds: int) -> tuple[list[Standing], bool]:
         """Every start at its best rate for every seed, seed by seed, so that what is done is comparable."""
-        runs: dict[str, list[tuple[Run, float]]] = {start: [] for start in best}
+        runs: dict[str, list[tuple[int, Run, float]]] = {start: [] for start in best}
+        complete = True
         for seed in range(seeds):
-            if seed > 0 and self._short_of(len(best) * self.trial.steps):
+            if seed > 0 and self._short_of(len(best) * self.trial.steps, self.making):
+                complete = False
                 break
             for start, rate in best.items():
                 self.tell(f"{start} at rate {rate:.3g}: seed {seed + 1} of {seeds}")
-                runs[start].append(self.run("final", start, rate, self.trial.steps, seed))
-        done = [
-            Standing(start, best[start], tuple(r for r, _ in found), tuple(range(len(found))), sum(s for _, s in found))
-            for start, found in runs.items()
-            if found
-        ]
-        return done, all(len(found) == seeds for found in runs.values())
+                try:
+                    runs[start].append((seed, *self.run("final", start, rate, self.trial.steps, seed)))
+                except UnmadeError as error:
+                    self.unmade.setdefault(start, f"with seed {seed + 1} of {seeds}: {error}")
+        done = []
+        for start, found in runs.items():
+            if found:
+                numbers, finals, seconds = zip(*found, strict=True)
+                done.append(Standing(start, best[start], finals, numbers, sum(seconds)))
+        return done, complete
 
     def run(self, stage: str, start: str, rate: float, steps: int, seed: int) -> tuple[Run, float]:
         """One run, made or found in the store, and its seconds."""
@@ -260,8 +271,8 @@ class _Race:  # a class because heats and finals share store, clock and costs
         self.pace = max(self.pace, seconds / max(1, len(run.losses)))
         return {"stage": stage, "start": start, "seed": seed, "seconds": seconds, "run": run_to_dict(run)}
 
-    def _short_of(self, steps: int) -> bool:
-        return time.perf_counter() + steps * self.pace > self.deadline
+    def _short_of(self, steps: int, more: float = 0.0) -> bool:
+        return time.perf_counter() + steps * self.pace + more > self.deadline
 
 
 def _check(starts: Sequence[str], rates: Any, steps: int, seeds: int, budget_s: float | None) -> None:

@@ -17,7 +17,7 @@ class Entrant:
         rates: those tried.
         seconds: for making the start.
         gradients: for making the start, where the method tells; else None.
-        reason: why it could not be made; the empty string where it could.
+        reason: why it could not be made, for one seed or at all; the empty string where it could.
     """
 
     start: str
@@ -53,7 +53,7 @@ class Standing:
         start: its name.
         rate: the rate that its heats chose.
         runs: one for each seed, their `held_out` on batches that took no part in any choice.
-        seeds: those seeds.
+        seeds: those seeds; fewer where the start could not be made for one.
         seconds: of its runs.
     """
 
@@ -86,7 +86,7 @@ class Comparison:
         optimizer: its name.
         steps: of the full runs.
         drawn: whether seeds drew other weights, or only other data orders and noise.
-        complete: whether every start got every seed; False where the time ran out.
+        complete: whether every start got every seed for which it could be made; False where the time ran out.
         cost: in gradients, of all runs.
         seconds: of everything, without what a store had already.
     """

@@ -13,6 +13,7 @@ from theta0._losses import Loss
 from theta0._randomness import Randomness
 from theta0._untouched import randomness_snapshot, snapshot
 from theta0.treatment.remedies import REMEDIES, Remedy
+from theta0.treatment.searches import cost_of
 
 Factory = Callable[[], nn.Module]
 
@@ -31,6 +32,10 @@ def as_given_(
         The model.
     """
     return model
+
+
+class UnmadeError(ValueError):
+    """A method refuses to make a start, or finds none."""
 
 
 # A method that makes a start is one line here.
@@ -89,13 +94,18 @@ class Makers:  # a class because starts that were made are kept until the race i
 
         Returns:
             The start; its model stands at it until another start of the same model is made.
+
+        Raises:
+            UnmadeError: if the method cannot make it, with the reason.
         """
         if (start, seed) not in self.made:
             model, told = self.plain(seed), list[Any]()
             torch.manual_seed(seed)  # dropout, while a start is made; `compare` puts the random state back
             began = time.perf_counter()
-            STARTS[start](model, list(self.batches), self.loss, generator=seed, report=told.append)
+            try:
+                STARTS[start](model, list(self.batches), self.loss, generator=seed, report=told.append)
+            except ValueError as error:
+                raise UnmadeError(str(error)) from error
             seconds = time.perf_counter() - began
-            cost = next((float(r.cost) for r in told if isinstance(getattr(r, "cost", None), (int, float))), None)
-            self.made[start, seed] = Made(model, snapshot(model), seconds, cost)
+            self.made[start, seed] = Made(model, snapshot(model), seconds, cost_of(told))
         return self.made[start, seed]

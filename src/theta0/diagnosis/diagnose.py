@@ -29,6 +29,7 @@ from theta0.diagnosis.inputs import input_findings
 from theta0.diagnosis.ordering import ordered
 from theta0.diagnosis.outputs import broadcast_loss, squashed_output
 from theta0.diagnosis.rates import first_step, measured_rate, rate_findings
+from theta0.diagnosis.residual import growing_stream
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.diagnosis.units import identical_units
 from theta0.measurements.inspection import Inspection, inspection
@@ -48,9 +49,10 @@ def diagnose(
 ) -> Diagnosis:
     """Look at a network's starting point and say what is wrong with it.
 
-    The model is left bit-identical. Cost: one gradient per batch, a forward pass, and three gradients on one batch
-    where a parameter's gradient is exactly zero (only one that stays zero after two probe steps is a fault); about ten
-    more, twelve at most, where a learning rate is given, to hold it against the curvature.
+    The model is left bit-identical. Cost: one gradient per batch, a forward pass, another where activations or the
+    first loss are too large, and three gradients on one batch where a parameter's gradient is exactly zero (only one
+    that stays zero after two probe steps is a fault); about ten more, twelve at most, where a learning rate is given,
+    to hold it against the curvature.
 
     Args:
         model: any module, in the mode in which it will be trained.
@@ -97,7 +99,8 @@ def diagnosis_of(
         cost += _PROBE_STEPS + 1
     factors = [name for name in stuck if table[name]["value_rms"] == 0 and not name.endswith("bias")]
     stuck = factors + [name for name in stuck if name not in factors]
-    findings = [*_of_forward(seen, table, loss), *nonfinite_signals(table)]
+    flowing, spent = growing_stream(_of_forward(seen, table, loss), model, batches[0], table)
+    findings, cost = [*flowing, *nonfinite_signals(table)], cost + spent
     if trained or "loss" in table.get("", {}):
         findings += [
             *backward_findings(table),

@@ -53,9 +53,14 @@ def ordered(findings: Sequence[Finding], *, zero_factor: bool) -> list[Finding]:
         Errors, then warnings, then notes; within each, causes first, and consequences with their `cause`.
     """
     weighed = _weighed(findings)
+    exploding = any(f.code == "exploding-activations" and f.severity == "error" for f in weighed)
 
     def place(finding: Finding) -> tuple[int, int]:
-        order = _ZERO_FACTOR if zero_factor and finding.code == "zero-gradient" else _PLACES[finding.code]
+        order = _PLACES[finding.code]
+        if zero_factor and finding.code == "zero-gradient":
+            order = _ZERO_FACTOR
+        if exploding and finding.code == "non-finite":  # what grew until it was past the largest number
+            order = _PLACES["exploding-activations"]
         return _SEVERITIES[finding.severity], order
 
     return _explained(sorted(weighed, key=place))
@@ -74,6 +79,8 @@ def _weighed(findings: Sequence[Finding]) -> list[Finding]:
         if f.code == "input-scale" and errors & BRINGS["input-scale"]:
             severity = "error"
         if f.code in ("initial-loss", "exploding-activations") and "learning-rate-too-high" in errors:
+            severity = "error"
+        if f.code == "exploding-activations" and "initial-loss" in errors:
             severity = "error"
         found.append(replace(f, severity=severity))
     return found

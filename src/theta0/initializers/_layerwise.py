@@ -18,6 +18,7 @@ from theta0._models import outputs_of
 from theta0._moments import Moments, merged
 from theta0._randomness import Randomness, streams
 from theta0._untouched import randomness_snapshot, snapshot
+from theta0._weights import assignable
 
 _SWEEPS = 10
 _SKIPPED = {"embedding": "an embedding looks up and does not sum", "recurrent": "its gates are not visible"}
@@ -254,7 +255,7 @@ def draw_weights(
     stream = streams(generator)
     for layer in found:
         usable = layer.kind not in _SKIPPED and not layer.frozen and not _within(layer.path, skip)
-        if not usable:
+        if not usable or not assignable(layer.module, layer.attribute):
             continue
         with torch.no_grad():
             weight: Tensor = getattr(layer.module, layer.attribute)
@@ -281,6 +282,8 @@ def _reason_to_skip(call: LinearCall, skip: frozenset[str]) -> str | None:
         return "frozen"
     if owner.attribute not in kept and not parametrize.is_parametrized(owner.module, owner.attribute):
         return "computed by a hook before each forward pass"
+    if not assignable(owner.module, owner.attribute):
+        return "its parametrization cannot be assigned to"
     return None
 
 

@@ -10,6 +10,10 @@ from theta0._batches import Batch
 from theta0.initializers.scaled_network import ScaledNetwork
 
 
+class NothingBetterError(ValueError):
+    """A search found no start that is better; the model is as it was."""
+
+
 @dataclass(frozen=True)
 class Quality:
     """How good a start is.

@@ -14,7 +14,15 @@ from theta0._forward_conditions import in_single_precision
 from theta0._losses import Loss, checked
 from theta0._randomness import Randomness, streams
 from theta0._user_code import UserCodeError
-from theta0.initializers.scale_results import Objective, Quality, Report, ScaleSearch, Settings, Slope
+from theta0.initializers.scale_results import (
+    NothingBetterError,
+    Objective,
+    Quality,
+    Report,
+    ScaleSearch,
+    Settings,
+    Slope,
+)
 from theta0.initializers.scale_steps import Steps, stepped
 from theta0.initializers.scaled_network import ScaledNetwork, scaled_network
 from theta0.measurements.outputs import Pass, output_records
@@ -59,8 +67,8 @@ def search_scales_(
         The model.
 
     Raises:
-        ValueError: if a setting is out of range, the network cannot be differentiated twice, or nothing better was
-            found; it says why, and the start is unchanged.
+        NothingBetterError: a `ValueError`, if nothing better was found; it says why, and the start is unchanged, as
+            where a setting is out of range or the network cannot be differentiated twice.
     """
     _require(settings)
     checked(loss)
@@ -75,7 +83,7 @@ def search_scales_(
     if report is not None:
         report(result)
     if not result.kept:
-        raise ValueError(f"{objective.method}: {result.reason}; the start is unchanged")
+        raise NothingBetterError(f"{objective.method}: {result.reason}; the start is unchanged")
     scale_(inner, result.scales)
     return model
 

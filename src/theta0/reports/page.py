@@ -1,6 +1,6 @@
 """A result as one HTML file that needs neither script nor network."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,22 +8,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from theta0.comparison.results import Comparison
-from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.diagnosis.results import Diagnosis
 from theta0.reports import canvas
 from theta0.reports.comparison import COLUMNS as BOARD
 from theta0.reports.comparison import comparison_rows, comparison_verdict, failures, notes
 from theta0.reports.figures import Panel, Starts, box_panels, loss_panel, share_panel
 from theta0.reports.folding import SHARES
+from theta0.reports.sections import FindingSection, section
 from theta0.reports.summary import main_numbers
 from theta0.reports.wording import (
     begins_at,
     counted,
-    counted_severities,
     diagnosis_verdict,
-    extent,
     fate,
     layers_of,
-    located,
     network_facts,
     number,
     printable,
@@ -54,21 +52,6 @@ THEMED = {
     canvas.GRID: "var(--line)",
     canvas.MARK: "var(--muted)",
 }
-
-
-@dataclass(frozen=True)
-class FindingSection:
-    """Findings under one heading.
-
-    Attributes:
-        title: the heading.
-        counts: how many of each severity.
-        findings: what is shown of each, by name.
-    """
-
-    title: str
-    counts: str
-    findings: list[dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -192,7 +175,7 @@ def _diagnosis_content(diagnosis: Diagnosis) -> Content:
         verdict=diagnosis_verdict(diagnosis),
         tone="error" if "error" in severities else "warning" if "warning" in severities else "good",
         cost=number(diagnosis.cost),
-        sections=[_section("Findings", diagnosis.findings)],
+        sections=[section("Findings", diagnosis.findings)],
         panels=_panels([("as given", diagnosis)]),
         tables=_tables([("as given", diagnosis)]),
         facts=network_facts(diagnosis),
@@ -205,9 +188,9 @@ def _treatment_content(treatment: Treatment) -> Content:
     runs = [("as given", treatment.untreated), (treated, treatment.treated)]
     starts = [("as given", before), *([(treated, after)] if after else [])]
     fates = [fate(finding, after) for finding in before.findings] if after else []
-    sections = [_section("Findings at the start as given", before.findings, fates)]
+    sections = [section("Findings at the start as given", before.findings, fates)]
     if after:
-        sections.append(_section(f"Findings at the treated start: {treated}", after.findings))
+        sections.append(section(f"Findings at the treated start: {treated}", after.findings))
     loss = loss_panel(runs)
     return Content(
         kind="treatment",
@@ -224,25 +207,6 @@ def _treatment_content(treatment: Treatment) -> Content:
         treated=treated,
         attempts=[_attempt(attempt) for attempt in treatment.attempts],
     )
-
-
-def _section(title: str, findings: Sequence[Finding], fates: Iterable[str] = ()) -> FindingSection:
-    fates = list(fates) or [""] * len(findings)
-    shown = [
-        {
-            "severity": finding.severity,
-            "located": located(finding),
-            "extent": extent(finding),
-            "fate": outcome,
-            "message": printable(finding.message),
-            "value": number(finding.value),
-            "threshold": number(finding.threshold),
-            "source": printable(finding.source),
-            "remedy": printable(finding.remedy),
-        }
-        for finding, outcome in zip(findings, fates, strict=True)
-    ]
-    return FindingSection(title, counted_severities(tuple(findings)), shown)
 
 
 def _panels(starts: Starts) -> list[Panel]:

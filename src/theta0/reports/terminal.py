@@ -12,6 +12,7 @@ from rich.text import Text
 
 from theta0._records import Table
 from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.reports.causes import by_cause
 from theta0.reports.folding import SHARES, Fold, folded
 from theta0.reports.summary import main_numbers
 from theta0.reports.wording import (
@@ -35,9 +36,9 @@ from theta0.reports.wording import (
 from theta0.treatment.results import Attempt, Treatment
 
 WIDTH = 80
-SCREEN = 50
+SCREEN = 48
 FULL_FINDINGS = 28  # lines after which a finding is told in one line: the table needs the rest of the screen
-FATES = 7  # findings of which a treatment's screen says what became of them
+FATES = 6  # findings of which a treatment's screen says what became of them
 NAME_WIDTH = 24
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 COLUMNS = {
@@ -61,10 +62,10 @@ def diagnosis_report(diagnosis: Diagnosis, *, target: str) -> RenderableType:
     """A diagnosis for the terminal: verdict, findings, then one row per layer, long runs of layers folded.
 
     Returns:
-        What a rich console prints; at most 50 lines at 80 columns.
+        What a rich console prints; at most 48 lines at 80 columns.
     """
     head: list[RenderableType] = [_verdict(target, diagnosis_verdict(diagnosis), _tone(diagnosis))]
-    facts = [f"{label} {value}" for label, value in network_facts(diagnosis)[:6]]
+    facts = [f"{label} {value}" for label, value in network_facts(diagnosis, brief=True)]
     facts.append(f"cost {number(diagnosis.cost)} gradients")
     head.append(Text(" · ".join(facts), style="dim"))
     if diagnosis.findings:
@@ -85,7 +86,7 @@ def treatment_report(treatment: Treatment, *, target: str) -> RenderableType:
     """A treatment for the terminal: what was kept and why, both short runs, the main numbers and the findings.
 
     Returns:
-        What a rich console prints; at most 50 lines at 80 columns unless very many remedies were tried.
+        What a rich console prints; at most 48 lines at 80 columns unless very many remedies were tried.
     """
     parts: list[RenderableType] = [
         _verdict(target, treatment_verdict(treatment), "bold green" if treatment.kept else "bold yellow"),
@@ -121,26 +122,38 @@ def _height(parts: Iterable[RenderableType]) -> int:
 
 
 def _findings(findings: tuple[Finding, ...], room: int) -> list[RenderableType]:
-    """Findings in full as long as they fit into `room` lines, then in one line each, then only counted.
+    """Causes in full as long as they fit into `room` lines, then in one line each, then only counted.
+
+    What follows from a cause is one line each below it.
 
     Returns:
         What to print.
     """
     parts: list[RenderableType] = []
-    for index, finding in enumerate(findings, start=1):
-        full: list[RenderableType] = [_finding_head(index, finding), *_finding_body(finding)]
-        left = len(findings) - index
+    left = len(findings)
+    for caused in by_cause(findings):
+        follows = [_consequence(*below) for below in caused.consequences]
+        brief: list[RenderableType] = [_finding_head(caused.number, caused.finding), *follows]
+        full = [brief[0], *_finding_body(caused.finding), *follows]
+        left -= len(brief)
         used = _height(parts)
-        if used + _height(full) + left <= room or (index == 1 and _height(full) < room):
+        if used + _height(full) + left <= room or (not parts and _height(full) < room):
             parts.extend(full)
-        elif used + 1 < room or (left == 0 and used < room):
-            parts.append(_finding_head(index, finding))
+        elif used + len(brief) < room or (left == 0 and used + len(brief) <= room):
+            parts.extend(brief)
         else:
-            parts.append(
-                Text(f"… {counted(left + 1, 'further finding')}, all of them in --html and --json", style="dim")
-            )
+            hidden = counted(left + len(brief), "further finding")
+            parts.append(Text(f"… {hidden}, all of them in --html and --json", style="dim"))
             break
     return parts
+
+
+def _consequence(index: int, finding: Finding) -> Text:
+    mark, value = "   follows from it: ", f" ({number(finding.value)})"
+    what = f" {printable(finding.code)} {'at' if finding.layer else 'of'} "
+    room = WIDTH - len(f"{mark}{index} {finding.severity}{what}{value}")
+    severity = (finding.severity, STYLES[finding.severity])
+    return Text.assemble((f"{mark}{index} ", "dim"), severity, what + shortened(place(finding), max(room, 12)), value)
 
 
 def _finding_head(index: int, finding: Finding) -> Text:

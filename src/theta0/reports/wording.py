@@ -6,9 +6,19 @@ from importlib.metadata import PackageNotFoundError, version
 
 from theta0._records import Table, by_layer
 from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.reports.causes import by_cause
 from theta0.treatment.results import Run, Treatment
 
-NETWORK_LABELS = {"loss": "loss", "loss_constant": "best constant guess", "output_sample_spread": "output spread"}
+NETWORK_LABELS = {
+    "loss": "loss",
+    "loss_constant": "best constant guess",
+    "loss_uniform": "guess of equal chances",
+    "starved_class_share": "classes no sample gets",
+    "output_rms": "output size",
+    "output_sample_std": "spread between samples",
+    "gradient_agreement": "batches agree",
+}
+BRIEF = frozenset(NETWORK_LABELS) - {"loss_uniform", "starved_class_share"}  # what a terminal has room for
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -121,10 +131,16 @@ def diagnosis_verdict(diagnosis: Diagnosis) -> str:
     counts = counted_severities(diagnosis.findings)
     if not diagnosis.healthy:
         first = next(f for f in diagnosis.findings if f.severity == "error")
-        return f"This start is not fit to train: {counts}; first of all {located(first)}."
+        follow = next((len(c.consequences) for c in by_cause(diagnosis.findings) if c.finding is first), 0)
+        others = f", from which {_others(follow)}" if follow else ""
+        return f"This start is not fit to train: {counts}; first of all {located(first)}{others}."
     if any(f.severity == "warning" for f in diagnosis.findings):
         return f"This start can train, but not as well as it could: {counts}."
     return "Nothing wrong was found at this start" + (f" ({counts})." if diagnosis.findings else ".")
+
+
+def _others(amount: int) -> str:
+    return "another follows" if amount == 1 else f"{amount} others follow"
 
 
 def treatment_verdict(treatment: Treatment) -> str:
@@ -161,15 +177,23 @@ def run_label(run: Run) -> str:
     return f"{counted(len(run.losses), 'step')} of {printable(run.optimizer)} at rate {number(run.rate)}"
 
 
-def network_facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+def network_facts(diagnosis: Diagnosis, *, brief: bool = False) -> list[tuple[str, str]]:
     """The numbers about the whole network.
+
+    Args:
+        diagnosis: what was measured.
+        brief: only the main ones.
 
     Returns:
         Pairs of a label and the number in words, in the order measured.
     """
     facts = by_layer(diagnosis.records).get("", {})
     units = {record.quantity: record.unit for record in diagnosis.records if not record.layer}
-    labels = [(NETWORK_LABELS.get(q, printable(q).replace("_", " ")), value, units[q]) for q, value in facts.items()]
+    labels = [
+        (NETWORK_LABELS.get(q, printable(q).replace("_", " ")), value, units[q])
+        for q, value in facts.items()
+        if q in BRIEF or not brief
+    ]
     return [(label, f"{number(value)} {printable(unit)}".rstrip()) for label, value, unit in labels]
 
 

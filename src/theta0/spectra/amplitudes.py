@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from theta0._models import main_output
 from theta0._untouched import untouched
+from theta0._user_code import guarded
 
 Window = Literal["none", "hann"]
 Normalization = Literal["amplitude", "unit", "none"]
@@ -54,7 +55,8 @@ def fourier_amplitude(
     The discrete transform takes $n$ points at distance $h$ as one period $nh$, so leave the right end of a period out
     (`torch.arange(n) / n`, not `linspace(0, 1, n)`); frequencies are multiples of $1 / nh$. A function that does not
     return to its start jumps there, which leaks into all frequencies; the Hann window fades both ends out, at the price
-    of lines three frequencies wide.
+    of lines three frequencies wide. The mean is kept out of the window and stands at frequency 0 alone: a constant has
+    no other frequency.
 
     * `normalization="amplitude"`: $2|\hat f_k| / \sum_j w_j$ with window w (half of that at frequency 0 and at
       the Nyquist frequency): the sine $a \sin(2\pi k t + \varphi)$ with whole k has amplitude a at k.
@@ -87,7 +89,10 @@ def fourier_amplitude(
     if target is not None:
         values = _error(values, target)
     weights = _window(window, len(grid), values)
-    transform = torch.fft.rfft(values.movedim(0, -1) * weights).abs()
+    mean = values.mean(0)
+    transform = torch.fft.rfft((values - mean).movedim(0, -1) * weights)
+    transform[..., 0] += mean * weights.sum()
+    transform = transform.abs()
     frequencies = torch.fft.rfftfreq(len(grid), spacing, dtype=transform.dtype, device=transform.device)
     if normalization == "amplitude":
         transform = transform * _folding(len(grid), transform) / weights.sum()
@@ -132,8 +137,11 @@ def radial_spectrum(
     values = values.reshape(n, m, *values.shape[1:])
     if target is not None:
         values = _error(values, target)
+    mean = values.mean((0, 1))
     weights = _window(window, n, values)[:, None] * _window(window, m, values)
-    transform = torch.fft.fft2(values.movedim((0, 1), (-2, -1)) * weights).abs() / weights.sum()
+    transform = torch.fft.fft2((values - mean).movedim((0, 1), (-2, -1)) * weights) / weights.sum()
+    transform[..., 0, 0] += mean
+    transform = transform.abs()
     along = [torch.fft.fftfreq(k, step, dtype=weights.dtype) for k, step in zip((n, m), steps, strict=True)]
     lengths = torch.linalg.vector_norm(torch.cartesian_prod(*along), dim=1)
     width = max(1 / (k * step) for k, step in zip((n, m), steps, strict=True))
@@ -148,7 +156,12 @@ def radial_spectrum(
     return Spectrum(frequencies, (sums * scale).sqrt(), window)
 
 
-def _spacing(grid: Tensor, name: str) -> float:
+def _spacing(grid: Any, name: str) -> float:
+    if not isinstance(grid, Tensor) or not grid.is_floating_point():
+        came = f"one of {grid.dtype}" if isinstance(grid, Tensor) else type(grid).__name__
+        raise ValueError(
+            f"{name}: expected a tensor of floating numbers, got {came}; use torch.as_tensor(grid, dtype=torch.float64)"
+        )
     if grid.dim() != 1 or len(grid) < 2:
         raise ValueError(f"{name}: expected at least two points on one axis, got shape {tuple(grid.shape)}")
     points = grid.detach().double()
@@ -166,10 +179,16 @@ def _spacing(grid: Tensor, name: str) -> float:
 
 def _values(f: Callable[..., Any], points: Tensor, batch_size: int | None) -> Float[Tensor, "n ..."]:
     """What f puts out at the points, in double precision where it is half."""
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size: expected at least 1 or None, got {batch_size}")
     if isinstance(f, nn.Module):
-        with untouched(f):
-            f.eval()
-            return _checked(f.__call__, points, batch_size)
+        network = f
+        with untouched(network):
+            network.eval()
+            where = (
+                f"f, given coordinates as inputs [n, {points.shape[1]}] (for others: lambda t: f(segment(a, b)(t))),"
+            )
+            return _checked(lambda part: guarded(where, lambda: network(part)), points, batch_size)
     return _checked(f, points, batch_size)
 
 
@@ -177,10 +196,12 @@ def _checked(f: Callable[..., Any], points: Tensor, batch_size: int | None) -> T
     parts = []
     with torch.no_grad():
         for part in torch.split(points, batch_size or len(points)):
-            out = main_output(f(part))
+            given = f(part)
+            out = main_output(given)
             if out is None or len(out) != len(part):
-                came = "nothing" if out is None else f"shape {tuple(out.shape)}"
-                raise ValueError(f"f: expected one floating output for each of {len(part)} points, got {came}")
+                came = given if out is None else out
+                told = f"{came.dtype} of shape {tuple(came.shape)}" if isinstance(came, Tensor) else type(came).__name__
+                raise ValueError(f"f: expected one floating output for each of {len(part)} points, got {told}")
             parts.append(out.detach())
     values = torch.cat(parts)
     values = values if values.dtype in (torch.float32, torch.float64) else values.float()
@@ -197,6 +218,8 @@ def _checked(f: Callable[..., Any], points: Tensor, batch_size: int | None) -> T
 def _error(values: Tensor, target: Tensor) -> Tensor:
     if target.numel() != values.numel():
         raise ValueError(f"target: expected the outputs' shape {tuple(values.shape)}, got {tuple(target.shape)}")
+    if not bool(torch.isfinite(target).all()):
+        raise ValueError("target: expected finite values, got NaN or infinity")
     return values - target.to(values).reshape(values.shape)
 
 

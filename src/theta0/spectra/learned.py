@@ -78,9 +78,13 @@ def spectrum_change(
         The spectra.
 
     Raises:
-        ValueError: a sample does not exist or cannot be blended, or a training diverges.
+        ValueError: a sample does not exist or cannot be blended, both are the same, or a training diverges.
     """
     checked(loss)
+    if between[0] == between[1]:
+        raise ValueError(f"between: expected two different samples, got {between[0]} twice; nothing varies there")
+    if steps < 1:
+        raise ValueError(f"steps: expected at least 1, got {steps}; the start is measured in any case")
     model = unwrapped(model)
     read = materialised(batches, model, max_batches=max_batches)
     model, tell = ready(model, read[0]), progress or (lambda text: None)
@@ -122,7 +126,7 @@ def _require_converged(losses: tuple[float, ...], name: str, steps: int, rate: f
     if len(losses) < steps or not losses[-1] < float("inf"):
         raise ValueError(
             f"training ({name}): expected finite losses, got {losses[-1]} at step {len(losses)} of {steps} at rate "
-            f"{rate:g}; use a smaller learning rate or coefficient"
+            f"{rate:g}; use a smaller learning rate (`theta0 rate` finds one) or coefficient"
         )
 
 

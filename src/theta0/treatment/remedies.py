@@ -1,6 +1,7 @@
 """Remedies by name: each changes a model's start in place, and leaves it as it was if it cannot."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -11,17 +12,20 @@ from theta0._layers import Layer, layers
 from theta0._models import unwrapped
 from theta0._randomness import Randomness
 from theta0._untouched import snapshot
+from theta0.diagnosis.results import Diagnosis
 from theta0.initializers.unit_variance import unit_variance_
 from theta0.parametrizations.linearly_constrained import linearly_constrained
 from theta0.treatment.branches import branch_scale_, branch_zero_
 from theta0.treatment.draws import redraw_, type_defaults_, wake_
 from theta0.treatment.recurrences import long_memory_, recurrent_
 from theta0.treatment.scales import gain_guard_, head_scale_, tied_scale_
+from theta0.treatment.searches import SEARCHES
 from theta0.treatment.writing import InapplicableError, Report, transaction, written
 
 Remedy = Callable[..., nn.Module]
 
-# Which remedies answer a finding, likeliest first; treat(with_="auto") tries them for each finding in turn.
+# Which remedies answer a finding, likeliest first; treat(with_="auto") tries them for each finding in turn. A search is
+# here only where nothing cheap answers: nio costs as many gradients as three short runs, mmd as 250.
 ANSWERS: Mapping[str, tuple[str, ...]] = {
     "non-finite": ("redraw", "branch-scale", "recurrent", "gain-guard", "unit-variance", "type-defaults"),
     "identical-units": ("redraw",),
@@ -43,6 +47,7 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
     "initial-loss": ("tied-scale", "head-scale", "branch-scale", "gain-guard", "type-defaults"),
     "vanishing-gradients": ("long-memory", "recurrent", "lcw", "unit-variance"),
     "exploding-gradients": ("branch-scale", "recurrent", "unit-variance"),
+    "gradient-conflict": ("nio",),
 }
 
 
@@ -136,23 +141,29 @@ def scaled_(
     batches: Iterable[Any],
     loss: Any = None,
     *,
+    draw: str | None = None,
     generator: Randomness = None,
     report: Report | None = None,
 ) -> nn.Module:
     """`unit_variance_` on all layers but those whose weights are zero on purpose, or whose output never varies.
 
+    "lsuv" draws orthogonal weights first (Mishkin & Matas, 2016).
+
     Args:
         model: changed in place; as it was if anything fails.
         batches: batches with or without targets.
         loss: ignored.
-        generator: ignored: nothing is drawn.
+        draw: None keeps the weights' directions; "normal" or "orthogonal" draws new ones first.
+        generator: for `draw`.
         report: receives the layers left as they were, and why.
 
     Returns:
         The model.
     """
     skip = silent_layers(unwrapped(model))
-    return unit_variance_(model, batches, skip=skip, report=report and (lambda done: report(done.skipped)))
+    return unit_variance_(
+        model, batches, draw=draw, skip=skip, generator=generator, report=report and (lambda done: report(done.skipped))
+    )
 
 
 def constrainable(found: list[Layer]) -> tuple[list[Layer], dict[str, str]]:
@@ -180,8 +191,9 @@ def silent_layers(model: nn.Module) -> list[str]:
     Returns:
         Their paths.
     """
-    weights = ((path, getattr(module, "weight", None)) for path, module in model.named_modules())
-    return [path for path, weight in weights if isinstance(weight, nn.Parameter) and not bool(weight.detach().any())]
+    # Not by getattr: spectral normalisation moves its buffers when its weight is only looked at.
+    weights = ((path, module._parameters.get("weight")) for path, module in model.named_modules())
+    return [path for path, weight in weights if weight is not None and not bool(weight.detach().any())]
 
 
 # A further method, `name_(model, batches, loss, *, generator, report)`, is one line here:
@@ -190,6 +202,7 @@ REMEDIES: Mapping[str, Remedy] = {
     "unit-variance": scaled_,
     "lcw": lcw_,
     "centre": centre_,
+    "lsuv": partial(scaled_, draw="orthogonal"),
     "branch-scale": branch_scale_,
     "branch-zero": branch_zero_,
     "head-scale": head_scale_,
@@ -200,4 +213,15 @@ REMEDIES: Mapping[str, Remedy] = {
     "redraw": redraw_,
     "wake": wake_,
     "type-defaults": type_defaults_,
+    **SEARCHES,
 }
+
+
+def named_by(diagnosis: Diagnosis) -> list[str]:
+    """The remedies that answer a diagnosis's errors and warnings, in the findings' order.
+
+    Returns:
+        Their names, each once.
+    """
+    serious = [finding.code for finding in diagnosis.findings if finding.severity != "note"]
+    return list(dict.fromkeys(remedy for code in serious for remedy in ANSWERS.get(code, ())))

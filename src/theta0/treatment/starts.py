@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -82,7 +83,8 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], constrained: Sequence
             if attribute in module._parameters or attribute in module._buffers:
                 getattr(module, attribute).copy_(value)
             else:
-                setattr(module, attribute, value.to(getattr(module, attribute)))
+                with suppress(RuntimeError):  # of a parametrization without a right inverse; told below
+                    setattr(module, attribute, value.to(getattr(module, attribute)))
                 written[name] = value
     reached = plain_tensors(model) if written else {}
     for name, value in written.items():  # torch loses an assignment that a parametrization does not follow

@@ -1,7 +1,7 @@
 """Apply remedies, measure again, and keep what short runs on batches kept back prove better."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,11 +14,13 @@ from theta0._training import Run, checked_optimizer
 from theta0._untouched import randomness_snapshot, snapshot, untouched
 from theta0._user_code import UserCodeError
 from theta0.diagnosis.results import Diagnosis
+from theta0.initializers.scale_results import NothingBetterError
 from theta0.layers.standardized_input import StandardizedInput
 from theta0.treatment.faults import elsewhere
 from theta0.treatment.reasons import blamed, nothing, proven, unproven
-from theta0.treatment.remedies import ANSWERS, REMEDIES
+from theta0.treatment.remedies import REMEDIES, named_by
 from theta0.treatment.results import Attempt, Treatment
+from theta0.treatment.searches import cost_of
 from theta0.treatment.trials import Proof, Trial, better, chosen_run, measured, proof, reached, slower_run, trial_of
 from theta0.treatment.writing import InapplicableError
 
@@ -36,6 +38,7 @@ class _Start:
         after: its diagnosis.
         run: its run of the choice.
         model: the model, or a wrapper of it.
+        left: what its last remedy left as it was, and why, as the end of a sentence.
     """
 
     names: tuple[str, ...]
@@ -43,6 +46,7 @@ class _Start:
     after: Diagnosis
     run: Run | None
     model: nn.Module
+    left: str = ""
 
 
 class _Search:  # a class because the rounds share what was spent and tried
@@ -62,39 +66,50 @@ class _Search:  # a class because the rounds share what was spent and tried
         self.cost += spent
         return run
 
-    def apply(self, name: str, base: _Start, *, run: bool = True) -> _Start | None:
-        """Put a remedy on top of a start; None, with the reason among the attempts, where it cannot be."""
-        joined, left = " + ".join([*base.names, name]), dict[str, str]()
-
-        def heard(told: Any) -> None:  # initializers report a result of their own
-            left.update(told if isinstance(told, Mapping) else {})
-
-        self.tell(f"trying {joined}")
+    def apply(self, name: str, base: _Start, *, asked: bool = False) -> _Start | None:
+        """Put a remedy on top of a start; None where it cannot be, with the reason among the attempts if it applies."""
+        told: list[Any] = []
         base.state()
         torch.manual_seed(0)  # dropout, while a remedy measures, is the same whatever was drawn before
+        data = list(self.trial.rest)
         try:
-            REMEDIES[name](self.model, list(self.trial.rest), self.trial.loss, generator=self.generator, report=heard)
+            REMEDIES[name](self.model, data, self.trial.loss, generator=self.generator, report=told.append)
         except ValueError as error:
-            if not isinstance(error, InapplicableError) or not run:
+            self.cost += cost_of(told) or 0.0  # of a search that found nothing
+            if asked and isinstance(error, NothingBetterError):
+                raise
+            if asked or not isinstance(error, InapplicableError):
+                joined = " + ".join([*base.names, name])
                 self.attempts.append(Attempt(joined, None, None, f"could not be applied: {error}"))
             return None
-        self.cost += len(self.trial.rest)  # a few forward passes: unit variance sweeps at least twice
-        state, after = snapshot(self.model), self.diagnosed()
+        self.cost += cost_of(told) or len(data)  # a few forward passes: unit variance sweeps at least twice
+        left = [f"{path} ({why})" for result in told if isinstance(result, Mapping) for path, why in result.items()]
+        kept = "; left as they were: " + ", ".join(left) if left else ""
+        return _Start((*base.names, name), snapshot(self.model), base.after, None, self.model, kept)
+
+    def tried(self, start: _Start, *, run: bool = True) -> _Start:
+        """A start that a remedy has made, with its own diagnosis and run."""
+        joined = " + ".join(start.names)
+        self.tell(f"trying {joined}")
+        start.state()
+        after = self.diagnosed()
         done = self.ran() if run else None
         reason = f"held-out loss {done.held_out:.4g} after {len(done.losses)} steps" if done else "applied"
-        if left:
-            reason += "; left as they were: " + ", ".join(f"{path} ({why})" for path, why in left.items())
-        self.attempts.append(Attempt(joined, after, done, reason))
-        return _Start((*base.names, name), state, after, done, self.model)
+        self.attempts.append(Attempt(joined, after, done, reason + start.left))
+        return replace(start, after=after, run=done)
 
     def best(self, given: _Start) -> _Start:
         """The remedies that the findings name, and on top of the best what its findings name, while that helps."""
         best = given
         for _ in range(_ROUNDS):
-            tried = [self.apply(name, best) for name in named_by(best.after) if name not in best.names]
+            self.tell("seeing which remedies apply")
             found = best
-            for start in tried:
-                if start is not None and better(reached(start.run), reached(found.run)):
+            for name in named_by(best.after):
+                applied = None if name in best.names else self.apply(name, best)
+                if applied is None:
+                    continue
+                start = self.tried(applied)
+                if better(reached(start.run), reached(found.run)):
                     found = start
             if found is best:
                 break
@@ -173,16 +188,6 @@ def treat(
     return treatment
 
 
-def named_by(diagnosis: Diagnosis) -> list[str]:
-    """The remedies that answer a diagnosis's errors and warnings, in the findings' order.
-
-    Returns:
-        Their names, each once.
-    """
-    serious = [finding.code for finding in diagnosis.findings if finding.severity != "note"]
-    return list(dict.fromkeys(remedy for code in serious for remedy in ANSWERS.get(code, ())))
-
-
 def _require_parts_go_through(model: nn.Module, part: Batch, whole: Batch, loss: Loss) -> None:
     """A single batch is split for verification, which a graph or a mask of the whole batch's size does not survive."""
     with untouched(model), torch.no_grad():
@@ -211,10 +216,15 @@ def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None
     if with_ == STANDARDIZE:
         return _confirmed(search, given, _standardized(search))
     if with_ != "auto":
-        start = search.apply(with_, given, run=False)
+        search.tell(f"applying {with_}")
+        try:
+            start = search.apply(with_, given, asked=True)
+        except NothingBetterError as error:
+            reason = f"Not kept: {error}."
+            return Treatment(with_, before, None, False, reason, None, None, (), search.cost), search.restore
         if start is None:
             raise ValueError(f"{with_} {search.attempts[-1].reason}")
-        return _confirmed(search, given, start)
+        return _confirmed(search, given, search.tried(start, run=False))
     blame = elsewhere(before, search.model, search.trial.rest[0])
     if blame is not None or not named_by(before):
         reason = blamed(*blame) if blame else nothing(before)

@@ -50,7 +50,10 @@ def written(module: nn.Module, attribute: str, value: Tensor) -> None:
             return
         if not parametrize.is_parametrized(module, attribute):
             raise ValueError("computed by a hook before each forward pass")
-        setattr(module, attribute, value.to(getattr(module, attribute)))
+        try:
+            setattr(module, attribute, value.to(getattr(module, attribute)))
+        except RuntimeError as error:  # torch's answer where a parametrization, as most adapters, has no right inverse
+            raise ValueError(f"its parametrization cannot be assigned to: {error}") from error
         reached = getattr(module, attribute)
         tolerance = 1e-4 * float(value.abs().max())
         if not torch.allclose(reached, value.to(reached), rtol=0.01, atol=tolerance):

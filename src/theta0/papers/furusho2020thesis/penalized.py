@@ -87,7 +87,7 @@ def train(
         y: targets of each.
         loss: `(outputs, targets) -> 0-d tensor`.
         penalties: one per network, a key of `theta0.regularizers.REGULARIZERS` or "none", and C; networks with the same
-            penalty lie side by side.
+            penalty lie side by side, whatever their C.
         optimizer: makes one from the stacked weights.
         steps: number of updates.
         rows: the samples of an update, `step -> indices [members, batch]`; all samples by default.
@@ -98,6 +98,7 @@ def train(
     fitted = vmap(lambda w, inputs, targets: loss(functional_call(stack.skeleton, w, (inputs,)), targets))
     members = torch.arange(len(x)).unsqueeze(1)
     groups = _groups(penalties)
+    coefficients = torch.tensor([c for _, c in penalties], dtype=x.dtype)
     for step in range(steps + 1):
         if observe is not None and step % every == 0:
             observe(step)
@@ -106,8 +107,8 @@ def train(
         chosen = rows(step) if rows else None
         inputs, targets = (x, y) if chosen is None else (x[members, chosen], y[members, chosen])
         total = fitted(stack.weights, inputs, targets).sum()
-        for (kind, coefficient), where in groups.items():
-            total = total + coefficient * _penalties(stack, kind, where).sum()
+        for kind, where in groups.items():
+            total = total + (coefficients[where] * _penalties(stack, kind, where)).sum()
         stepper.zero_grad()
         torch.autograd.backward(total)
         stepper.step()
@@ -123,14 +124,14 @@ class _Penalty(nn.Module):  # a module so that `functional_call` can put a membe
         return REGULARIZERS[self._kind](self.network)
 
 
-def _groups(penalties: Sequence[tuple[str, float]]) -> dict[tuple[str, float], slice]:
-    groups: dict[tuple[str, float], slice] = {}
-    for place, penalty in enumerate(penalties):
-        start = groups[penalty].start if penalty in groups else place
-        if penalty in groups and groups[penalty].stop != place:
+def _groups(penalties: Sequence[tuple[str, float]]) -> dict[str, slice]:
+    groups: dict[str, slice] = {}
+    for place, (kind, _) in enumerate(penalties):
+        start = groups[kind].start if kind in groups else place
+        if kind in groups and groups[kind].stop != place:
             raise ValueError(f"penalties: expected equal ones side by side, got {list(penalties)}")
-        groups[penalty] = slice(start, place + 1)
-    return {penalty: where for penalty, where in groups.items() if penalty[0] != "none"}
+        groups[kind] = slice(start, place + 1)
+    return {kind: where for kind, where in groups.items() if kind != "none"}
 
 
 def _penalties(stack: Stack, kind: str, where: slice = slice(None)) -> Float[Tensor, " members"]:
