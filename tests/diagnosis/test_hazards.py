@@ -100,7 +100,19 @@ def vectors_only():
     return nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3))
 
 
+class Generated(nn.Module):
+    """A weight that a linear layer makes of one vector, which has no axis of samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code, self.make, self.head = nn.Parameter(torch.randn(4)), nn.Linear(4, 48), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(torch.relu(F.linear(x, torch.tanh(self.make(self.code)).view(8, 6))))
+
+
 MODELS = {
+    "generated weight": Generated,
     "old weight norm": old_weight_norm,
     "cached activation": cached,
     "spectral norm": lambda: nn.Sequential(parametrizations.spectral_norm(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, 3)),
@@ -152,3 +164,19 @@ def test_a_constant_channel_is_no_division_by_zero():
 def test_every_call_of_a_layer_has_numbers_of_its_own():
     found = diagnose(shared_twice(), [(X, Y)], "cross_entropy")
     assert {"layer", "layer#2"} <= {record.layer for record in found.records}
+
+
+def test_a_nonlinearity_on_one_value_per_sample():
+    squeezed = Net(lambda s, x: torch.relu(s.body(x).squeeze(-1)), body=mlp(6, 8, 1))
+    with torch.no_grad():
+        squeezed.body[-1].bias.fill_(-9.0)
+    found = diagnose(squeezed, [(normal(40, 6), normal(40, 1)[:, 0])], "mse")
+    assert "dead-units" in {f.code for f in found.findings if f.severity == "error"}
+
+
+def test_a_hinge_between_rows_of_the_outputs():
+    def hinge(outputs, _):
+        anchor, near, far = outputs.unbind(1)
+        return F.relu((anchor - near).square().sum(1) - (anchor - far).square().sum(1) + 1).mean()
+
+    assert diagnose(mlp(6, 8, 3), [(normal(48, 6).view(16, 3, 6), Y)], hinge).healthy

@@ -78,3 +78,29 @@ def test_targets_of_another_length_than_the_batch_are_not_cut():
     tokens = torch.randint(7, (8, 5), generator=torch.Generator().manual_seed(0))
     found = diagnose(Tokens(), [(tokens, tokens.flatten())], "cross_entropy", optimizer="adam", learning_rate=1e-3)
     assert found.learning_rate is not None
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(1.0, None), (10.0, None), (2e3, "error")])
+def test_a_step_as_long_as_the_weights_is_told_although_the_curvature_allows_it(scale, expected):
+    """The Gauss-Newton matrix of a squared error does not see the targets; descent on large ones diverges."""
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())) / p.shape[-1] ** 0.5)
+    y = scale * torch.tanh(X.sum(1, keepdim=True))
+    found = diagnose(model, [(X, y)], "mse", optimizer="sgd", learning_rate=0.01)
+    assert [f.severity for f in found.findings if f.code == "learning-rate-too-high"] == [expected] * bool(expected)
+    stepper, losses = torch.optim.SGD(model.parameters(), 0.01), []
+    for _ in range(60):
+        stepper.zero_grad()
+        loss = nn.functional.mse_loss(model(X), y)
+        loss.backward()
+        stepper.step()
+        losses.append(loss.item())
+    assert (losses[-1] < losses[0]) is (expected is None)
+
+
+def test_a_long_step_of_one_weight_is_none():
+    model = nn.Linear(8, 1)
+    found = diagnose(model, [(X, 1e4 * X[:, :1])], "mse", optimizer="sgd", learning_rate=0.01)
+    assert "learning-rate-too-high" not in {f.code for f in found.findings}

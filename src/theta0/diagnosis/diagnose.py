@@ -14,6 +14,7 @@ from theta0._models import unwrapped
 from theta0._records import Table, by_layer
 from theta0._training import checked_optimizer, steps_from
 from theta0._untouched import untouched
+from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.backward import (
     backward_findings,
     frozen_parameters,
@@ -27,7 +28,7 @@ from theta0.diagnosis.forward import forward_findings
 from theta0.diagnosis.inputs import input_findings
 from theta0.diagnosis.ordering import ordered
 from theta0.diagnosis.outputs import broadcast_loss, squashed_output
-from theta0.diagnosis.rates import measured_rate, rate_findings
+from theta0.diagnosis.rates import first_step, measured_rate, rate_findings
 from theta0.diagnosis.residual import growing_stream
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.diagnosis.units import identical_units
@@ -109,11 +110,9 @@ def diagnosis_of(
     allowed = None
     if rate is not None and trained and not any(f.code == "non-finite" for f in findings):
         allowed = measured_rate(model, batches, loss, optimizer or "sgd")
-    if rate is not None and allowed is not None:
-        cost += allowed.cost
-        healthy = all(f.severity == "note" for f in findings)
-        normalised = any(isinstance(m, _BatchNorm) and m.training for m in model.modules())
-        findings += rate_findings(rate, allowed, otherwise_healthy=healthy, batch_norm=normalised)
+    cost += 0.0 if allowed is None else allowed.cost
+    if rate is not None:
+        findings += _of_rate(model, table, findings, allowed, optimizer or "sgd", rate)
     conflict = gradient_conflict(table, len(batches)) if all(f.severity == "note" for f in findings) else None
     findings += [] if conflict is None else [conflict]
     return Diagnosis(tuple(records), tuple(ordered(findings, zero_factor=bool(factors))), cost, allowed)
@@ -124,6 +123,21 @@ def _of_forward(seen: Inspection, table: Table, loss: Loss) -> list[Finding]:
     single = (broadcast_loss(seen), squashed_output(seen), identical_units(chain(table), table))
     found = [finding for finding in single if finding is not None]
     return [*found, *input_findings(seen, table), *forward_findings(table, regression=name_of(loss) in ("mse", "l1"))]
+
+
+def _of_rate(
+    model: nn.Module, table: Table, others: list[Finding], allowed: LearningRate | None, optimizer: str, rate: float
+) -> list[Finding]:
+    """What the curvature says of the rate, and, where that is nothing, what the first step would do."""
+    healthy = all(f.severity == "note" for f in others)
+    normalised = any(isinstance(m, _BatchNorm) and m.training for m in model.modules())
+    found = []
+    if allowed is not None:
+        found = rate_findings(rate, allowed, otherwise_healthy=healthy, batch_norm=normalised)
+    if not found and not any(f.code == "non-finite" for f in others):
+        leap = first_step(model, table, rate, optimizer, batch_norm=normalised)
+        found = [] if leap is None else [leap]
+    return found
 
 
 def _participation(model: nn.Module, table: Table) -> list[Finding]:

@@ -6,6 +6,7 @@ from torch import nn
 
 from theta0._batches import Batch
 from theta0._losses import Loss, name_of
+from theta0._records import Table
 from theta0._user_code import UserCodeError
 from theta0.curvature.lanczos import NoCurvatureError
 from theta0.curvature.learning_rate import LearningRate, suggest_learning_rate
@@ -18,6 +19,8 @@ _ADAPTIVE_WARNING = 2.5
 _BATCH_NORM_SLACK = 10.0
 _MOST: dict[Matrix, int] = {"ggn": 6, "hessian": 5}  # products: twelve gradients with what goes before and after
 _TOLERANCE = 0.1  # of λ: the thresholds are coarser
+STEP_ERROR, STEP_WARNING = 2.0, 0.5  # of a weight's own norm
+_LASTING = {"sgd": 1.0, "momentum": 10.0}  # heavy ball with β = 0.9 goes 1/(1-β) times as far along a lasting gradient
 
 
 def measured_rate(model: nn.Module, batches: Sequence[Batch], loss: Loss, optimizer: str) -> LearningRate | None:
@@ -109,3 +112,51 @@ def rate_findings(
             )
         ]
     return []
+
+
+def first_step(
+    model: nn.Module, table: Table, rate: float, optimizer: str, *, batch_norm: bool = False
+) -> Finding | None:
+    """The first step of gradient descent (ten times it with momentum) changes two weights by about as much as they are.
+
+    The curvature at the start says nothing of that: a squared error's does not depend on its targets, and their product
+    is of higher order. Of one weight alone the outputs are linear, and a long step is as good as it is stable.
+
+    Args:
+        model: the model.
+        table: what was measured.
+        rate: the user's.
+        optimizer: that it is for; adaptive optimizers' steps do not depend on the gradient's size.
+        batch_norm: as for `rate_findings`.
+
+    Returns:
+        The finding, or None.
+    """
+    if optimizer not in _LASTING:
+        return None
+    moved = []
+    for name, p in model.named_parameters():
+        size = table.get(name, {}).get("value_rms", 0.0) * p.numel() ** 0.5
+        if p.requires_grad and p.dim() > 1 and size > 0:
+            moved.append((_LASTING[optimizer] * rate * table[name].get("gradient_norm", 0.0) / size, name))
+    moved.sort(reverse=True)
+    slack = _BATCH_NORM_SLACK if batch_norm else 1.0
+    if len(moved) < 2 or not moved[1][0] > slack * STEP_WARNING:
+        return None
+    (_, first), (ratio, second) = moved[:2]
+    severe = ratio > slack * STEP_ERROR
+    return Finding(
+        code="learning-rate-too-high",
+        severity="error" if severe else "warning",
+        layer=second,
+        value=ratio,
+        threshold=slack * (STEP_ERROR if severe else STEP_WARNING),
+        message=(
+            f"At the rate {rate:g} the first steps change {first!r} and {second!r} by {ratio:.3g} times their own norm "
+            f"or more: what comes out is another network. For regression standardise the targets (the first loss is "
+            f"{table.get('', {}).get('loss', float('nan')):.3g}); else divide the rate by {ratio / 0.01:.2g}, or clip "
+            "the gradient's norm."
+        ),
+        remedy="theta0 rate TARGET --verify",
+        source="measured, docs/rates.md",
+    )

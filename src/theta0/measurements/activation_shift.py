@@ -127,7 +127,8 @@ class _Sums:
 
 
 def _sums(call: LinearCall) -> _Sums:
-    z = call.output.detach().double().movedim(call.unit_axis, -1).flatten(0, -2)
+    z = call.output.detach().double().movedim(call.unit_axis, -1)
+    z = z.reshape(-1, z.shape[-1])
     inputs, weight = _INPUTS[call.kind](call, call.input.detach(), call.weight.detach().double())
     bias = torch.zeros_like(z[0]) if call.bias is None else call.bias.detach().double()
     variance, mean = torch.var_mean(z, correction=0)
@@ -138,7 +139,7 @@ _Summed = tuple[Float64[Tensor, "groups fan_in"], Float64[Tensor, "units fan_in"
 
 
 def _row_sums(call: LinearCall, a: Tensor, weight: Tensor) -> _Summed:
-    return a.double().flatten(0, -2).sum(0)[None], weight.T if call.kind == "matmul" else weight
+    return a.double().reshape(-1, a.shape[-1]).sum(0)[None], weight.T if call.kind == "matmul" else weight
 
 
 def _patch_sums(call: LinearCall, a: Tensor, weight: Tensor) -> _Summed:

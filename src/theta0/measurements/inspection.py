@@ -260,7 +260,7 @@ def _first_input(call: LinearCall) -> FirstInput:
     """Features lie along the axis that the weight sums over: the second of a convolution, else the last."""
     x = call.input.detach().double()
     axis = 1 if call.kind.startswith("conv") and x.dim() > 2 else -1
-    squares = x.square().movedim(axis, -1).flatten(0, -2).mean(0).sqrt()
+    squares = x.square().movedim(axis, -1).reshape(-1, x.shape[axis]).mean(0).sqrt()
     return FirstInput(
         call.layer, float(x.mean()), float(x.square().mean().sqrt()), float(squares.max()), float(squares.median())
     )

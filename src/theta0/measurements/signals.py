@@ -192,6 +192,8 @@ def _observe_slope(place: _Place, number: int, call: NonlinearityCall) -> None:
         return
     derivative = slope(call.function, z, call.arguments, call.options)
     unit_axis = call.after.unit_axis if z.dim() == call.after.output.dim() else -1
+    if z.dim() == 1:  # a value for each sample, as after squeeze or in a hinge loss, is one unit; else one sample
+        derivative, unit_axis = derivative.unsqueeze(0 if call.after.output.dim() == 1 else 1), -1
     alive = (derivative != 0).movedim(unit_axis, -1).flatten(0, -2).any(0)
     known = place.alive.get(number)
     place.alive[number] = alive if known is None or known.shape != alive.shape else known | alive
