@@ -38,7 +38,14 @@ LANGUAGE = {
     "GPTNeoXForCausalLM": {"num_hidden_layers": 4},
     "LlamaForCausalLM": {"num_key_value_heads": 4},
     "OPTForCausalLM": {"ffn_dim": 128, "word_embed_proj_dim": 64},
-    "T5ForConditionalGeneration": {"d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, "d_kv": 16},
+    "T5ForConditionalGeneration": {
+        "d_model": 64,
+        "d_ff": 128,
+        "num_layers": 2,
+        "num_heads": 4,
+        "d_kv": 16,
+        "decoder_start_token_id": 0,
+    },
 }
 COMMON = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 128}
 
