@@ -1,5 +1,6 @@
 """A treated start is kept only if a short run proves it better; otherwise the model is bit for bit as it came."""
 
+import math
 import random
 from contextlib import nullcontext
 
@@ -353,3 +354,22 @@ def test_an_initializer_with_a_report_of_its_own_is_one_line_in_the_table(monkey
         nn.init.normal_(layer.weight, std=1e-3)
     found = treat(model, learnable(), "cross_entropy", with_="plain", **QUICK | {"steps": 30})
     assert found.kept, found.reason
+
+
+def test_a_remedy_that_needs_a_lower_rate_than_the_users_is_tried_at_lower_ones():
+    """A dead start survives any rate; the remedy that wakes it diverges at this one and learns at a tenth."""
+    torch.manual_seed(0)
+    layers = [m for _ in range(20) for m in (nn.Linear(16, 16), nn.ReLU())]
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), *layers, nn.Linear(16, 1))
+    x = torch.randn(256, 8)
+    y = x[:, :1] * x[:, 1:2] + 1
+    told = []
+    done = treat(
+        net, list(zip(x.split(16), y.split(16), strict=True)), "mse", learning_rate=1.0, steps=60, progress=told.append
+    )
+    lower = [line for line in told if line.endswith("at lower rates")]
+    assert "trying unit-variance at lower rates" in lower
+    assert len(lower) == len(set(lower)) or done.kept
+    attempt = next(a for a in done.attempts if a.remedy == "unit-variance")
+    assert attempt.run.rate < 1.0
+    assert math.isfinite(attempt.run.held_out)

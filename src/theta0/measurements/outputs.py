@@ -31,7 +31,7 @@ class Pass:
 
 
 def output_records(passes: Sequence[Pass], loss: Loss) -> list[Record]:
-    """Whole-network numbers (layer "") over several forward passes.
+    """Whole-network numbers (layer "") over several forward passes, and how many `batches` these are.
 
     `loss`, `loss_constant` and, for cross-entropies, `loss_uniform` (of equal probabilities) are means over batches, as
     is `starved_class_share` (see `degeneracy.starved_share`);
@@ -41,7 +41,7 @@ def output_records(passes: Sequence[Pass], loss: Loss) -> list[Record]:
     Returns:
         The records; those that do not exist for this network are left out.
     """
-    records: list[Record] = []
+    records = [Record("", "batches", float(len(passes)))]
     losses = [p.loss for p in passes if p.loss is not None]
     if losses:
         records.append(Record("", "loss", sum(losses) / len(losses)))

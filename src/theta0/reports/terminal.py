@@ -228,7 +228,7 @@ def _fates(treatment: Treatment) -> Group:
     head += f"; {counted_severities(after.findings)} after" if after else ""
     lines = [Text(head, style="bold")]
     outcomes = [shortened(fate(finding, after), 30) for finding in treatment.before.findings[:FATES]]
-    width = max(map(len, outcomes))
+    width = max(map(len, outcomes), default=3)
     for finding, outcome in zip(treatment.before.findings, outcomes, strict=False):
         style = "green" if outcome == "gone" else "yellow"
         line = Text.assemble((f"{outcome:<{width}}", style), f" {located(finding)} {extent(finding)}".rstrip())
@@ -236,6 +236,11 @@ def _fates(treatment: Treatment) -> Group:
         lines.append(line)
     if len(treatment.before.findings) > FATES:
         lines.append(Text(f"… {counted(len(treatment.before.findings) - FATES, 'further finding')}", style="dim"))
+    known = {finding.code for finding in treatment.before.findings}
+    for finding in [f for f in after.findings if f.code not in known][:FATES] if after else ():
+        line = Text.assemble((f"{'new':<{width}}", "red"), f" {located(finding)} {extent(finding)}".rstrip())
+        line.truncate(WIDTH, overflow="ellipsis")
+        lines.append(line)
     return Group(*lines)
 
 

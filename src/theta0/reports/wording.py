@@ -17,6 +17,7 @@ NETWORK_LABELS = {
     "output_rms": "output size",
     "output_sample_std": "spread between samples",
     "gradient_agreement": "batches agree",
+    "batches": "batches read",
 }
 BRIEF = frozenset(NETWORK_LABELS) - {"loss_uniform", "starved_class_share"}  # what a terminal has room for
 
@@ -136,7 +137,12 @@ def diagnosis_verdict(diagnosis: Diagnosis) -> str:
         return f"This start is not fit to train: {counts}; first of all {located(first)}{others}."
     if any(f.severity == "warning" for f in diagnosis.findings):
         return f"This start can train, but not as well as it could: {counts}."
-    return "Nothing wrong was found at this start" + (f" ({counts})." if diagnosis.findings else ".")
+    blind = (
+        ""
+        if "loss" in by_layer(diagnosis.records).get("", {})
+        else "; no loss was given, so only the forward pass was seen"
+    )
+    return "Nothing wrong was found at this start" + (f" ({counts})" if diagnosis.findings else "") + blind + "."
 
 
 def _others(amount: int) -> str:

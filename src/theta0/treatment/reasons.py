@@ -49,6 +49,11 @@ def unproven(name: str, plain: Run | None, attempt: Attempt | None) -> str:
     treated, untreated = reached(attempt.run), reached(plain)
     if math.isinf(treated) and math.isinf(untreated):
         return _both_diverge(name, attempt.run)
+    if math.isinf(treated) and plain is not None:
+        return (
+            f"Not kept: with {name} training diverges, at rate {attempt.run.rate:g} still; without it the held-out "
+            f"loss after {len(plain.losses)} steps is {untreated:.4g}. The model is as it was."
+        )
     return f"Not kept: {_compared(name, len(attempt.run.losses), treated, untreated)}. The model is as it was."
 
 
@@ -82,5 +87,5 @@ def _compared(name: str, steps: int, treated: float, untreated: float) -> str:
 def _both_diverge(name: str, run: Run) -> str:
     return (
         f"Not kept: both starts diverge, with {name} and without, at rate {run.rate:g}; "
-        "lower it (theta0 rate TARGET finds one). The model is as it was."
+        "lower it (theta0 rate TARGET finds one), or for regression standardise the targets. The model is as it was."
     )

@@ -94,6 +94,8 @@ class _Search:  # a class because the rounds share what was spent and tried
         start.state()
         after = self.diagnosed()
         done = self.ran() if run else None
+        if done is not None and self.trial.rate is not None and reached(done) == float("inf"):
+            done = self.slower(start).run  # a start that a lower rate would suit may be the best
         reason = f"held-out loss {done.held_out:.4g} after {len(done.losses)} steps" if done else "applied"
         self.attempts.append(Attempt(joined, after, done, reason + start.left))
         return replace(start, after=after, run=done)
@@ -105,8 +107,7 @@ class _Search:  # a class because the rounds share what was spent and tried
             self.tell("seeing which remedies apply")
             found = best
             for name in named_by(best.after):
-                applied = None if name in best.names else self.apply(name, best)
-                if applied is None:
+                if name in best.names or (applied := self.apply(name, best)) is None:
                     continue
                 start = self.tried(applied)
                 if better(reached(start.run), reached(found.run)):
@@ -119,11 +120,10 @@ class _Search:  # a class because the rounds share what was spent and tried
     def slower(self, start: _Start) -> _Start:
         """A start at the rate that suits it, where the user's is too high for it."""
         start.state()
-        rate = self.trial.rate or 1.0
         self.tell(f"trying {' + '.join(start.names) or 'the start as given'} at lower rates")
-        run, spent = slower_run(self.model, self.trial, rate)
+        run, spent = slower_run(self.model, self.trial, self.trial.rate or 1.0)
         self.cost += spent
-        return _Start(start.names, start.state, start.after, run, start.model)
+        return replace(start, run=run)
 
 
 def treat(
@@ -232,7 +232,7 @@ def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None
     search.tell("training the start as given")
     given = _Start((), search.restore, before, search.ran(), search.model)
     best = search.best(given)
-    if search.trial.rate is not None and _too_fast(best):
+    if best.names and search.trial.rate is not None and _too_fast(best, search.trial.rate):
         best, given = search.slower(best), search.slower(given)
     if not best.names:
         nearest = min(search.attempts, key=lambda a: reached(a.run), default=None)
@@ -244,9 +244,9 @@ def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None
     return _confirmed(search, given, best)
 
 
-def _too_fast(start: _Start) -> bool:
+def _too_fast(start: _Start, rate: float) -> bool:
     codes = {finding.code for finding in start.after.findings if finding.severity != "note"}
-    return "learning-rate-too-high" in codes or reached(start.run) == float("inf")
+    return "learning-rate-too-high" in codes or start.run is None or start.run.rate < rate
 
 
 def _standardized(search: _Search) -> _Start:
