@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -125,13 +126,16 @@ def _equal_cuts(batch: Batch, parts: int, overlap: float) -> list[slice]:
 
 
 def _slopes(cuts: Cuts, statistic: Statistic, research: bool) -> Callable[[ScaledNetwork, Batch, float], Slope]:
-    """The slope of one batch; the first one decides whether samples are differentiated once."""
+    """The slope of one batch; the first one decides whether samples meet in the network."""
     joint: list[bool] = []
 
     def slope(network: ScaledNetwork, batch: Batch, cap: float) -> Slope:
+        cost = 0.0
         if not joint:
-            joint.append(pieces_suffice(network, batch, cuts(batch)))
-        return _slope(network, batch, cap, cuts=cuts, statistic=statistic, research=research, joint=joint[0])
+            suffice, cost = pieces_suffice(network, batch, cuts(batch))
+            joint.append(suffice)
+        found = _slope(network, batch, cap, cuts=cuts, statistic=statistic, research=research, joint=joint[0])
+        return replace(found, cost=found.cost + cost)
 
     return slope
 
@@ -154,7 +158,7 @@ def _slope(
     directions = [combined(along[s].tolist(), taken.rows) for s in used]
     derivative = network.pulled_back([taken.local[s] for s in used], directions)
     once, twice = sum(taken.samples), sum(taken.samples[s] for s in used)
-    return Slope(quality, constrained, derivative, (once + SECOND * twice) / batch.size)
+    return Slope(quality, constrained, derivative, (taken.lost + once + SECOND * twice) / batch.size)
 
 
 def _quality(network: ScaledNetwork, batch: Batch, *, cuts: Cuts, statistic: Statistic) -> Quality:
