@@ -17,7 +17,7 @@ from theta0.initializers.scale_results import Objective, Quality, Report, Settin
 from theta0.initializers.scale_search import search_scales_
 from theta0.initializers.scaled_network import SECOND, Gradients, ScaledNetwork, norm_of
 from theta0.initializers.sub_batch_gradients import combined, pieces_suffice, sub_batch_gradients
-from theta0.measurements.sub_batches import overlapping_cuts
+from theta0.measurements.sub_batches import overlapping_cuts, require_parts
 
 Statistic = Literal["max", "mean"]
 Compatibility = Literal["research"] | None
@@ -77,7 +77,7 @@ def nio_(
         The model.
 
     Raises:
-        ValueError: if an argument is out of range, a batch has fewer samples than D, the network cannot be
+        ValueError: if an argument is out of range, a batch is too small for D parts that differ, the network cannot be
             differentiated twice, the loss is constant, or nothing better was found; the start is then unchanged.
     """
     if cap_statistic not in ("max", "mean"):
@@ -85,7 +85,7 @@ def nio_(
     if compatibility not in (None, "research"):
         raise ValueError(f"compatibility: expected None or 'research', got {compatibility!r}")
     research = compatibility == "research"
-    overlapping_cuts(sub_batches, sub_batches, overlap)  # what is out of range is told before any work
+    require_parts(sub_batches, overlap)  # what is out of range is told before any work
     fair = partial(_equal_cuts, parts=sub_batches, overlap=overlap)
     cuts = partial(research_cuts, parts=sub_batches, overlap=overlap) if research else fair
     statistic: Statistic = "mean" if research else cap_statistic
