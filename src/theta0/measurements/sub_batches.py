@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +82,7 @@ def require_parts(parts: int, overlap: float) -> None:
     Raises:
         ValueError: if D is no whole number from 2, or r is out of range.
     """
-    if not isinstance(parts, Integral) or parts < 2:
+    if not hasattr(parts, "__index__") or parts < 2:
         raise ValueError(f"sub_batches: expected at least 2 parts to compare, a whole number, got {parts}")
     if not 0 <= overlap < 1:
         raise ValueError(
