@@ -170,6 +170,8 @@ def test_a_file_that_is_no_recipe(text, tmp_path):
     ("options", "message"),
     [
         ({"sub_batches": 1}, "sub_batches: expected at least 2 parts"),
+        ({"sub_batches": 2.5}, "sub_batches: expected .* a whole number, got 2.5"),
+        ({"sub_batches": 20, "overlap": 0.95}, "sub_batches: expected parts that differ"),
         ({"overlap": 1.0}, "overlap: expected a fraction from 0 to below 1"),
         ({"overlap": -0.1}, "overlap"),
         ({"sub_batches": 33}, r"sub_batches: .*32 in batch 0.*larger batches or fewer parts"),
@@ -181,6 +183,7 @@ def test_a_file_that_is_no_recipe(text, tmp_path):
         ({"compatibility": "mmcls"}, "compatibility"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"steps": 0}, "steps"),
+        ({"steps": 2.5}, "steps: expected at least 1, whole, got 2.5"),
         ({"lower_bound": 1.0}, "lower_bound"),
     ],
 )
@@ -190,6 +193,39 @@ def test_bad_arguments(options, message):
     before = state_of(model)
     with pytest.raises(ValueError, match=message):
         nio_(model, batches, loss, **options)
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize("step_size", [0.0, math.nan, math.inf])
+def test_gradinits_step_is_finite(step_size):
+    model, batches, loss = problem("mlp")
+    with pytest.raises(ValueError, match=f"step_size: expected a positive finite number, got {step_size}"):
+        gradinit_(model, batches, loss, step_size=step_size)
+
+
+@pytest.mark.parametrize(
+    ("method", "samples", "options", "message"),
+    [
+        (
+            nio_,
+            8,
+            {"sub_batches": 4},
+            "single batch of 8 samples, of which 6 are searched on and 2 held out: sub_batch",
+        ),
+        (
+            nio_,
+            8,
+            {"sub_batches": 7},
+            "single batch of 8 samples, of which 6 are searched on and 2 held out: sub_batch",
+        ),
+        (gradinit_, 4, {}, "single batch of 4 samples, of which 3 are searched on and 1 held out"),
+    ],
+)
+def test_a_single_batch_that_is_too_small_once_a_quarter_is_held_out(method, samples, options, message):
+    model, [(x, y), *_], loss = problem("mlp")
+    before = state_of(model)
+    with pytest.raises(ValueError, match=message):
+        method(model, [(x[:samples], y[:samples])], loss, **options)
     assert state_of(model) == before
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from theta0._batches import Batch
 from theta0.initializers import gradinit, metainit, nio
 from theta0.initializers.scaled_network import scaled_network
-from theta0.initializers.sub_batch_gradients import pieces_suffice
+from theta0.initializers.sub_batch_gradients import pieces_suffice, sub_batch_gradients
 from theta0.measurements.sample_losses import repeatable
 from theta0.measurements.sub_batches import overlapping
 
@@ -29,10 +29,80 @@ def test_samples_are_differentiated_once_only_where_they_do_not_meet(name):
         batch = Batch(x, y, len(x))
         network = scaled_network(model, "cross_entropy", batch)
         assert CUTS(batch) == PARTS
-        assert pieces_suffice(network, batch, PARTS) == (name != "bn-cnn")
-        assert not pieces_suffice(network, batch, [slice(0, 5), slice(5, 10)])  # nothing to save
+        assert pieces_suffice(network, batch, PARTS)[0] == (name != "bn-cnn")
+        assert not pieces_suffice(network, batch, [slice(0, 5), slice(5, 10)])[0]  # nothing to save
         summed = dataclasses.replace(network, loss=lambda f, t: F.cross_entropy(f, t, reduction="sum"))
-        assert not pieces_suffice(summed, batch, PARTS)
+        assert not pieces_suffice(summed, batch, PARTS)[0]
+
+
+def padded(y: Tensor, *samples: int, label: int = -100) -> Tensor:
+    return y.index_fill(0, torch.tensor(samples, dtype=torch.long), label)
+
+
+LATER = {  # a loss, and the labels of a later batch for which the mean of a part is not that of its pieces
+    "ignored labels": ("cross_entropy", lambda y: padded(y, 0, 4)),
+    "a piece of ignored labels": ("cross_entropy", lambda y: padded(y, 0, 1, 2)),
+    "another ignored label": (partial(F.cross_entropy, ignore_index=2), lambda y: padded(y, 0, 1, label=2)),
+    "weighted classes": (
+        torch.nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 5.0]).double()),
+        lambda y: torch.tensor([0, 0, 0, 1, 2, 1, 2, 1, 2, 0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LATER)
+@pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
+def test_pieces_are_put_together_only_where_a_later_batch_allows_it(name, case):
+    """The first batch has each label once in each piece; the slope of a later one is that of its parts alone."""
+    loss, change = LATER[case]
+    model, x, _ = made(name)
+    cuts = [slice(0, 6), slice(3, 9)]
+    first = Batch(x[:9], torch.arange(9) % 3, 9)
+    later = Batch(x, change(torch.arange(10) % 3), 10, 1)
+    with repeatable(model):
+        network = scaled_network(model, loss, first)
+        if case != "another ignored label":
+            assert pieces_suffice(network, first, cuts)[0]
+        taken = sub_batch_gradients(network, later, PARTS, joint=True)
+        assert not taken.joint
+        assert taken.lost == pytest.approx(10 / 3)
+        for row, part in zip(taken.rows, PARTS, strict=True):
+            alone = torch.autograd.grad(
+                network.loss_of(Batch(x[part], later.targets[part], 7, 1)), list(model.parameters())
+            )
+            torch.testing.assert_close(row, list(alone))
+        slope = partial(nio._slope, cuts=CUTS, statistic="max", research=False)
+        one, other = (slope(network, later, 1e9, joint=joint) for joint in (True, False))
+        torch.testing.assert_close(network.slopes(one.derivative), network.slopes(other.derivative))
+        assert one.cost == pytest.approx(other.cost + 1 / 3)
+
+
+def test_a_loss_is_checked_without_a_further_pass_and_the_models_own_is_not_taken_apart():
+    model, x, y = made("mlp")
+    calls = []
+    with repeatable(model):
+        batch = Batch(x, y, len(x))
+        network = scaled_network(model, torch.nn.CrossEntropyLoss(), batch)
+        handle = model.register_forward_hook(lambda *_: calls.append(1))
+        assert sub_batch_gradients(network, batch, PARTS, joint=True).joint
+        assert len(calls) == 3
+        handle.remove()
+        assert pieces_suffice(network, batch, PARTS) == (True, pytest.approx(2.4))
+        assert pieces_suffice(dataclasses.replace(network, loss=None), batch, PARTS) == (False, 0.0)
+
+
+def test_a_loss_of_several_outputs_is_taken_apart():
+    model, x, y = made("mlp")
+    whole = torch.nn.Sequential(model)
+    whole.register_forward_hook(lambda _, __, out: {"scores": out, "double": 2 * out, "sign": out > 0})
+
+    def loss(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs["scores"], targets) + outputs["double"].square().mean()
+
+    with repeatable(whole):
+        batch = Batch(x, y, len(x))
+        network = scaled_network(whole, loss, batch)
+        assert pieces_suffice(network, batch, PARTS)[0]
 
 
 def slopes(name: str, slope, cap: float) -> tuple[Tensor, bool, list[str]]:

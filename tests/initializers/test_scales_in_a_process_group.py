@@ -32,6 +32,11 @@ def shared(rank: int) -> list[tuple[Tensor, Tensor]]:
     return [(x[rank::2], y[rank::2]) for x, y in data()]
 
 
+def padded(rank: int) -> list[tuple[Tensor, Tensor]]:
+    """From the second batch on, the second process has labels that are ignored."""
+    return [(x, y.index_fill(0, torch.arange(rank * 3 * (k > 0)), -100)) for k, (x, y) in enumerate(shared(rank))]
+
+
 def found(method: str, batches: list[tuple[Tensor, Tensor]]) -> tuple[nn.Module, ScaleSearch]:
     model, results = start(), []
     METHODS[method](model, batches, "cross_entropy", steps=7, max_batches=None, report=results.append)
@@ -48,6 +53,7 @@ def rank_main(rank: int, folder: str) -> None:
     except ValueError as error:
         sums["refused"] = str(error)
     states = {name: (model.state_dict(), result) for name in METHODS for model, result in [found(name, shared(rank))]}
+    sums["padded"] = found("nio", padded(rank))[1].scales
     torch.save({"sums": sums, "states": states}, Path(folder) / f"{rank}.pt")
     distributed.destroy_process_group()
 
@@ -82,6 +88,12 @@ def test_two_processes_equal_one(together, method):
             torch.testing.assert_close(state[name], value, rtol=1e-5, atol=1e-7)
     one, two = (outcome["states"][method][0] for outcome in together)
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_processes_agree_on_how_to_differentiate_where_only_one_has_ignored_labels(together):
+    one, two = (outcome["sums"]["padded"] for outcome in together)
+    assert one == two
+    assert any(scale != 1 for scale in one.values())
 
 
 def test_metainit_says_that_it_works_in_one_process(together):

@@ -231,10 +231,37 @@ def test_sub_batches_of_any_batch(samples: int, parts: int, overlap: float):
         with pytest.raises(ValueError, match="larger batches or fewer parts"):
             overlapping(batch, parts, overlap)
         return
-    cut = overlapping(batch, parts, overlap)
-    assert len({part.size for part in cut}) == 1
-    assert all(len(part.inputs) == part.size >= 1 for part in cut)
-    assert int(cut[-1].inputs[-1]) == samples - 1 or overlap == 0
+    if samples / (1 + (parts - 1) * (1 - overlap)) >= samples - parts + 2 - 1e-9:  # no place of its own for each
+        with pytest.raises(ValueError, match="pass larger batches, a smaller overlap"):
+            overlapping(batch, parts, overlap)
+        return
+    cut = [set(part.inputs.tolist()) for part in overlapping(batch, parts, overlap)]
+    assert len({len(part) for part in cut}) == 1
+    assert len({min(part) for part in cut}) == parts  # no two are the same
+    assert all(max(part) - min(part) + 1 == len(part) for part in cut)
+    shared = [len(a & b) for a, b in pairwise(cut)]
+    if overlap:
+        assert set().union(*cut) == set(range(samples))
+        assert max(shared) - min(shared) <= 1
+        assert all(abs(count - overlap * len(cut[0])) < 3 for count in shared)
+    else:
+        assert not any(shared)
+
+
+@pytest.mark.parametrize(("samples", "parts"), [(8, 4), (4, 4), (3, 3)])
+def test_sub_batches_that_would_be_the_same_are_refused(samples: int, parts: int):
+    message = (
+        rf"expected parts that differ.*{samples} samples in batch 0.*larger batches, a smaller overlap \(now 0.9\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        overlapping(Batch(torch.arange(samples), None, samples), parts, 0.9)
+    with pytest.raises(ValueError, match=message):
+        gradient_gram(mlp(), [(random(samples, 4), None)], half_square, sub_batches=parts, overlap=0.9)
+
+
+def test_a_small_overlap_leaves_no_gaps():
+    cut = [part.inputs.tolist() for part in overlapping(Batch(torch.arange(8), None, 8), 3, 0.1)]
+    assert cut == [[0, 1, 2], [2, 3, 4], [5, 6, 7]]
 
 
 def test_overlapping_sub_batches():

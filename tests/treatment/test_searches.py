@@ -168,6 +168,30 @@ def test_what_spreads_classes_is_refused_where_there_are_none(name):
     assert state_of(model) == before
 
 
+@pytest.mark.parametrize("name", ["mmd", "random-labels"])
+def test_what_a_loss_is_says_whether_there_are_classes(name):
+    shares = [(x, nn.functional.one_hot(y, 3).float()) for x, y in flat()]
+    for loss in (
+        nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(torch.ones(3), label_smoothing=0.1),
+        nn.functional.cross_entropy,
+        "cross_entropy",
+    ):
+        model = mlp()
+        with suppress(NothingBetterError):
+            assert REMEDIES[name](model, shares, loss, generator=0, **FEW[name]) is model
+    for loss, told in (
+        (nn.MSELoss(), r"MSELoss\(\)"),
+        (nn.L1Loss(reduction="sum"), r"L1Loss\(\)"),
+        (nn.BCEWithLogitsLoss(pos_weight=torch.ones(3)), r"BCEWithLogitsLoss\(\)"),
+        (nn.functional.mse_loss, "'mse'"),
+    ):
+        with pytest.raises(
+            InapplicableError, match=f"expected a classifier of two classes or more, got the loss {told}"
+        ):
+            REMEDIES[name](mlp(), flat(), loss)
+
+
 def test_mmd_needs_several_samples():
     with pytest.raises(ValueError, match="expected at least two samples, got 1"):
         REMEDIES["mmd"](mlp(), [(x[:1], y[:1]) for x, y in flat()], "cross_entropy")

@@ -1,5 +1,6 @@
 """GradInit: scales under which one step of the optimizer lowers the loss most."""
 
+import math
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
@@ -67,8 +68,8 @@ def gradinit_(
     """
     if optimizer not in ("sgd", "adam"):
         raise ValueError(f"optimizer: expected 'sgd' or 'adam', got {optimizer!r}")
-    if not step_size > 0:
-        raise ValueError(f"step_size: expected a positive number, got {step_size}")
+    if not 0 < step_size < math.inf:
+        raise ValueError(f"step_size: expected a positive finite number, got {step_size}")
     objective = Objective(
         method="gradinit",
         quantity=f"loss after a step of {optimizer}",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from theta0.initializers.scale_results import Objective, Quality, Report, Settin
 from theta0.initializers.scale_search import search_scales_
 from theta0.initializers.scaled_network import SECOND, Gradients, ScaledNetwork, norm_of
 from theta0.initializers.sub_batch_gradients import combined, pieces_suffice, sub_batch_gradients
-from theta0.measurements.sub_batches import overlapping_cuts
+from theta0.measurements.sub_batches import overlapping_cuts, require_parts
 
 Statistic = Literal["max", "mean"]
 Compatibility = Literal["research"] | None
@@ -76,7 +77,7 @@ def nio_(
         The model.
 
     Raises:
-        ValueError: if an argument is out of range, a batch has fewer samples than D, the network cannot be
+        ValueError: if an argument is out of range, a batch is too small for D parts that differ, the network cannot be
             differentiated twice, the loss is constant, or nothing better was found; the start is then unchanged.
     """
     if cap_statistic not in ("max", "mean"):
@@ -84,7 +85,7 @@ def nio_(
     if compatibility not in (None, "research"):
         raise ValueError(f"compatibility: expected None or 'research', got {compatibility!r}")
     research = compatibility == "research"
-    overlapping_cuts(sub_batches, sub_batches, overlap)  # what is out of range is told before any work
+    require_parts(sub_batches, overlap)  # what is out of range is told before any work
     fair = partial(_equal_cuts, parts=sub_batches, overlap=overlap)
     cuts = partial(research_cuts, parts=sub_batches, overlap=overlap) if research else fair
     statistic: Statistic = "mean" if research else cap_statistic
@@ -125,13 +126,16 @@ def _equal_cuts(batch: Batch, parts: int, overlap: float) -> list[slice]:
 
 
 def _slopes(cuts: Cuts, statistic: Statistic, research: bool) -> Callable[[ScaledNetwork, Batch, float], Slope]:
-    """The slope of one batch; the first one decides whether samples are differentiated once."""
+    """The slope of one batch; the first one decides whether samples meet in the network."""
     joint: list[bool] = []
 
     def slope(network: ScaledNetwork, batch: Batch, cap: float) -> Slope:
+        cost = 0.0
         if not joint:
-            joint.append(pieces_suffice(network, batch, cuts(batch)))
-        return _slope(network, batch, cap, cuts=cuts, statistic=statistic, research=research, joint=joint[0])
+            suffice, cost = pieces_suffice(network, batch, cuts(batch))
+            joint.append(suffice)
+        found = _slope(network, batch, cap, cuts=cuts, statistic=statistic, research=research, joint=joint[0])
+        return replace(found, cost=found.cost + cost)
 
     return slope
 
@@ -154,7 +158,7 @@ def _slope(
     directions = [combined(along[s].tolist(), taken.rows) for s in used]
     derivative = network.pulled_back([taken.local[s] for s in used], directions)
     once, twice = sum(taken.samples), sum(taken.samples[s] for s in used)
-    return Slope(quality, constrained, derivative, (once + SECOND * twice) / batch.size)
+    return Slope(quality, constrained, derivative, (taken.lost + once + SECOND * twice) / batch.size)
 
 
 def _quality(network: ScaledNetwork, batch: Batch, *, cuts: Cuts, statistic: Statistic) -> Quality:

@@ -114,7 +114,7 @@ def _require(settings: Settings) -> None:
     wanted: list[tuple[str, float, bool, str]] = [
         ("gradient_norm_cap", settings.gradient_norm_cap, settings.gradient_norm_cap > 0, "a positive number"),
         ("learning_rate", settings.learning_rate, 0 < settings.learning_rate < 1, "a number between 0 and 1"),
-        ("steps", settings.steps, settings.steps >= 1, "at least 1"),
+        ("steps", settings.steps, hasattr(settings.steps, "__index__") and settings.steps >= 1, "at least 1, whole"),
         ("lower_bound", settings.lower_bound, 0 < settings.lower_bound < 1, "a number between 0 and 1"),
     ]
     for name, value, holds, expected in wanted:
@@ -126,7 +126,7 @@ def _require(settings: Settings) -> None:
 
 def _searched(network: ScaledNetwork, train: Sequence[Batch], verify: Sequence[Batch], search: _Search) -> ScaleSearch:
     objective, settings, judged = search.objective, search.settings, train[:_JUDGED]
-    begin, before, spread = _quality(network, judged, objective), *_seen(network, verify, objective)
+    begin, before, spread = _start(network, train, verify, objective)
     relative = settings.cap_unit == "start"
     cap, held_cap = (settings.gradient_norm_cap * (q.gradient_norm if relative else 1.0) for q in (begin, before))
     steps, slopes = _walk(network, train, search, cap * _MARGIN)
@@ -157,6 +157,24 @@ def _searched(network: ScaledNetwork, train: Sequence[Batch], verify: Sequence[B
         seed=network.seed,
         cost=sum(s.cost for s in slopes) + measured * objective.quality_cost + 1,
     )
+
+
+def _start(
+    network: ScaledNetwork, train: Sequence[Batch], verify: Sequence[Batch], objective: Objective
+) -> tuple[Quality, Quality, float]:
+    """The start's quality on the search's own batches, and quality and spread on those held out."""
+    try:
+        return _quality(network, train[:_JUDGED], objective), *_seen(network, verify, objective)
+    except UserCodeError:
+        raise
+    except ValueError as error:
+        if train[0].number != verify[0].number:
+            raise
+        searched, judged = train[0].size, verify[0].size
+        raise ValueError(
+            f"batches: expected several, or one that is large enough, got a single batch of {searched + judged} "
+            f"samples, of which {searched} are searched on and {judged} held out: {error}"
+        ) from error
 
 
 def _walk(network: ScaledNetwork, train: Sequence[Batch], search: _Search, cap: float) -> tuple[Steps, list[Slope]]:

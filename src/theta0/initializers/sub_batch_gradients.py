@@ -1,19 +1,27 @@
 """The gradients of overlapping sub-batches, each sample differentiated once where the loss allows it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from theta0._batches import Batch, sliced
-from theta0._ranks import averaged
+from theta0._forward_conditions import repeatable
+from theta0._losses import applied, loss_of
+from theta0._models import main_output
+from theta0._ranks import averaged, summed
+from theta0.curvature.problem import differentiated
 from theta0.initializers.scaled_network import Gradients, ScaledNetwork, norm_of
 
 _SAVING = 1.2  # samples in all parts over samples covered, below which more and smaller passes would not pay
 _TOLERANCE = 1e-3  # in single precision; batch normalisation and losses that are no means differ by far more
+_LOSS_TOLERANCE = 1e-4  # of the loss's derivatives by its outputs, row by row the same but for rounding
+_FORWARD = 1 / 3  # of a gradient: one pass of three
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,12 +33,16 @@ class SubBatchGradients:
         local: h_s of this rank.
         weights: W.
         samples: how many were differentiated for each h_s.
+        joint: whether the h_s are those of pieces.
+        lost: samples whose forward pass found out that pieces do not do, in gradients of a sample.
     """
 
     rows: list[Gradients]
     local: list[Gradients]
     weights: Float64[Tensor, "d s"]
     samples: list[int]
+    joint: bool
+    lost: float = 0.0
 
 
 def sub_batch_gradients(
@@ -39,50 +51,52 @@ def sub_batch_gradients(
     """Take the gradients of the parts: each on its own, or where `joint` from those of the pieces that make them up.
 
     A mean over the samples of a part is the mean of its pieces', weighted by their lengths: at D = 2 and r = 0.6 every
-    sample is then differentiated once instead of 1.43 times.
+    sample is then differentiated once instead of 1.43 times. Where it does not hold for this batch's targets (a mean
+    weighted by class, or over the labels that are not ignored), each part is differentiated on its own.
 
     Args:
         network: the network.
         batch: the batch.
         cuts: the parts' samples.
-        joint: by pieces.
+        joint: by pieces, if they do.
         graph: whether they will be differentiated again.
 
     Returns:
         The gradients.
     """
-    pieces = _pieces(cuts) if joint else list(cuts)
-    weights = torch.eye(len(cuts), dtype=torch.float64)
+    pieces, lost = (_pieces(cuts) if joint else []), 0.0
     if joint:
-        inside = [[cut.start <= piece.start and piece.stop <= cut.stop for piece in pieces] for cut in cuts]
-        lengths = torch.tensor([piece.stop - piece.start for piece in pieces], dtype=torch.float64)
-        weights = torch.tensor(inside, dtype=torch.float64) * lengths
-        weights /= weights.sum(1, keepdim=True)
-    local = [network.gradients(network.loss_of(sliced(batch, piece)), graph=graph) for piece in pieces]
-    means = [averaged(gradients) for gradients in local]
-    rows = [combined(row, means) for row in weights.tolist()] if joint else means
-    return SubBatchGradients(rows, local, weights, [piece.stop - piece.start for piece in pieces])
+        weights = _shares(cuts, pieces)
+        losses = _piece_losses(network, batch, cuts, pieces, weights)
+        if losses:
+            local = [network.gradients(value, graph=graph) for value in losses]
+            means = [averaged(gradients) for gradients in local]
+            rows = [combined(row, means) for row in weights.tolist()]
+            return SubBatchGradients(rows, local, weights, _lengths(pieces), joint=True)
+        lost = _FORWARD * sum(_lengths(pieces))
+    local = [network.gradients(network.loss_of(sliced(batch, cut)), graph=graph) for cut in cuts]
+    rows = [averaged(gradients) for gradients in local]
+    return SubBatchGradients(rows, local, torch.eye(len(cuts)).double(), _lengths(cuts), joint=False, lost=lost)
 
 
-def pieces_suffice(network: ScaledNetwork, batch: Batch, cuts: Sequence[slice]) -> bool:
+def pieces_suffice(network: ScaledNetwork, batch: Batch, cuts: Sequence[slice]) -> tuple[bool, float]:
     """Whether the parts' gradients may be put together from their pieces', found out on one batch.
 
     Returns:
-        False where samples meet (batch normalisation, losses that are no mean over samples), or little would be saved.
+        False where samples meet (batch normalisation, losses that are no mean over samples), little would be saved, or
+        the model returns its own loss, which cannot be looked into; and what finding out cost, in gradients of a batch.
     """
     pieces = _pieces(cuts)
-    parts, covered = (sum(cut.stop - cut.start for cut in some) for some in (cuts, pieces))
-    if parts < _SAVING * covered:
-        return False
-    try:
-        both = [sub_batch_gradients(network, batch, cuts, joint=j, graph=False).rows for j in (False, True)]
-    except ValueError:  # a piece may be too small for what the parts can do
-        return False
-    for whole, joined in zip(*both, strict=True):
-        off = norm_of([a - b for a, b in zip(whole, joined, strict=True)])
-        if not off <= _TOLERANCE * norm_of(whole):
-            return False
-    return True
+    parts, covered = sum(_lengths(cuts)), sum(_lengths(pieces))
+    if network.loss is None or parts < _SAVING * covered:
+        return False, 0.0
+    joined = sub_batch_gradients(network, batch, cuts, joint=True, graph=False)
+    if not joined.joint:
+        return False, (joined.lost + parts) / batch.size
+    wholes = sub_batch_gradients(network, batch, cuts, joint=False, graph=False)
+    off = [norm_of([a - b for a, b in zip(*pair, strict=True)]) for pair in zip(wholes.rows, joined.rows, strict=True)]
+    close = all(o <= _TOLERANCE * norm_of(whole) for o, whole in zip(off, wholes.rows, strict=True))
+    return close, (covered + parts) / batch.size
 
 
 def combined(weights: Sequence[float], rows: Sequence[Gradients]) -> Gradients:
@@ -103,3 +117,94 @@ def _pieces(cuts: Sequence[slice]) -> list[slice]:
     edges = sorted({edge for cut in cuts for edge in (cut.start, cut.stop)})
     between = [slice(start, stop) for start, stop in pairwise(edges)]
     return [piece for piece in between if any(c.start <= piece.start and piece.stop <= c.stop for c in cuts)]
+
+
+def _lengths(slices: Sequence[slice]) -> list[int]:
+    return [some.stop - some.start for some in slices]
+
+
+def _inside(pieces: Sequence[slice], cut: slice) -> list[int]:
+    """The numbers of the pieces that make up a part."""
+    return [s for s, piece in enumerate(pieces) if cut.start <= piece.start and piece.stop <= cut.stop]
+
+
+def _shares(cuts: Sequence[slice], pieces: Sequence[slice]) -> Float64[Tensor, "d s"]:
+    """The share of each part's samples that each piece has."""
+    shares = torch.zeros(len(cuts), len(pieces), dtype=torch.float64)
+    for row, cut in zip(shares, cuts, strict=True):
+        for s in _inside(pieces, cut):
+            row[s] = (pieces[s].stop - pieces[s].start) / (cut.stop - cut.start)
+    return shares
+
+
+def _piece_losses(
+    network: ScaledNetwork,
+    batch: Batch,
+    cuts: Sequence[slice],
+    pieces: Sequence[slice],
+    weights: Float64[Tensor, "d s"],
+) -> list[Tensor]:
+    """The pieces' losses, with graphs, if on every rank the parts' are their means; otherwise none."""
+    try:
+        losses = _local_piece_losses(network, batch, cuts, pieces, weights)
+    except ValueError:  # a piece may be too small, or all padding; what is wrong with the parts too is told by them
+        losses = []
+    failed = summed(torch.tensor(float(not losses), device=next(iter(network.parameters.values())).device))
+    return [] if float(failed) else losses
+
+
+def _local_piece_losses(
+    network: ScaledNetwork,
+    batch: Batch,
+    cuts: Sequence[slice],
+    pieces: Sequence[slice],
+    weights: Float64[Tensor, "d s"],
+) -> list[Tensor]:
+    """The same on this rank: each part's loss, given its pieces' outputs, has the derivatives of their weighted mean.
+
+    Derivatives by outputs tell what the loss's values would not: where all samples have nearly the same loss, as at
+    many starts, any weights give the same mean. The network is not run again for it.
+
+    Returns:
+        The losses of the pieces; none where it does not hold.
+    """
+    losses: list[Tensor] = []
+    seen: list[tuple[list[Tensor], Any]] = []
+    for piece in pieces:
+        part = sliced(batch, piece)
+        with repeatable(network.model, network.seed + batch.number):
+            value, outputs = loss_of(network.model, part, network.loss)
+        leaves, form = tree_flatten(_for_loss(network, outputs, batch))
+        if not all(isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == part.size for leaf in leaves):
+            return []  # outputs that cannot be joined
+        losses.append(value)
+        seen.append(([leaf.detach() for leaf in leaves], form))
+    form = seen[0][1]
+    slopes = [_by_outputs(network, sliced(batch, p), s[0], form) for p, s in zip(pieces, seen, strict=True)]
+    for cut, shares in zip(cuts, weights.tolist(), strict=True):
+        inside = _inside(pieces, cut)
+        joined = [torch.cat(column) for column in zip(*(seen[s][0] for s in inside), strict=True)]
+        whole = _by_outputs(network, sliced(batch, cut), joined, form)
+        means = [torch.cat([shares[s] * slopes[s][k] for s in inside]) for k in range(len(whole))]
+        off = norm_of([a - b for a, b in zip(whole, means, strict=True)])
+        if not off <= _LOSS_TOLERANCE * norm_of(whole):  # nor where either is not finite
+            return []
+    return losses
+
+
+def _for_loss(network: ScaledNetwork, outputs: Any, batch: Batch) -> Any:
+    """What the loss takes of a model's outputs."""
+    named = isinstance(network.loss, str)
+    logits = isinstance(batch.inputs, Mapping) and isinstance(getattr(outputs, "logits", None), Tensor)
+    return main_output(outputs) if named or logits else outputs
+
+
+def _by_outputs(network: ScaledNetwork, batch: Batch, leaves: Sequence[Tensor], form: Any) -> list[Tensor]:
+    """The derivative of the loss by the outputs that it takes; zeros for what it does not use."""
+    fresh = [leaf.clone().requires_grad_(leaf.is_floating_point()) for leaf in leaves]
+    value = applied(network.loss, tree_unflatten(fresh, form), batch)
+    wanted = [leaf for leaf in fresh if leaf.requires_grad]
+    if not (wanted and value.requires_grad):
+        raise ValueError("loss: expected one that depends on the outputs, got a constant")
+    found = differentiated(lambda: torch.autograd.grad(value, wanted, allow_unused=True))
+    return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(wanted, found, strict=True)]

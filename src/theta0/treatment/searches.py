@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from theta0._batches import Batch, initialised, materialised
-from theta0._losses import Loss
+from theta0._losses import Loss, name_of
 from theta0._randomness import Randomness
 from theta0.initializers.gradinit import gradinit_
 from theta0.initializers.metainit import metainit_
@@ -19,7 +19,7 @@ from theta0.treatment.writing import InapplicableError, transaction
 Search = Callable[..., nn.Module]
 STEPS = 300  # of mmd and random-labels; lee2023mmd, section 4, makes five epochs of MNIST: 9,375
 PERTURBATIONS = 64  # the paper's 256 are four times the work; after 300 steps the loss is about the same
-_REGRESSION = ("mse", "l1", "bce")  # named losses whose outputs are no logits of one class out of several
+_REGRESSION = (nn.MSELoss, nn.L1Loss, nn.BCEWithLogitsLoss)  # whatever their settings: `name_of` knows the default ones
 
 
 def searched(initializer: Search, *, classes: bool = False, **defaults: Any) -> Search:
@@ -68,10 +68,13 @@ def cost_of(told: Sequence[Any]) -> float | None:
 
 
 def _require_classes(batch: Batch, loss: Loss) -> None:
-    targets = batch.targets
-    numbers = isinstance(targets, Tensor) and targets.is_floating_point() and loss != "cross_entropy"
-    if loss in _REGRESSION or numbers:
-        found = f"the loss {loss!r}" if loss in _REGRESSION else f"targets of type {targets.dtype}"
+    name, targets = name_of(loss), batch.targets
+    if name == "cross_entropy" or isinstance(loss, nn.CrossEntropyLoss):  # whatever its settings, and soft labels too
+        return
+    numbers = isinstance(targets, Tensor) and targets.is_floating_point()
+    if name is not None or isinstance(loss, _REGRESSION) or numbers:
+        told = loss if isinstance(loss, (str, nn.Module)) else name
+        found = f"targets of type {targets.dtype}" if numbers and told is None else f"the loss {told!r}"
         raise InapplicableError(
             f"expected a classifier of two classes or more, got {found}; this start spreads the classes that a softmax "
             "predicts: take nio, gradinit or unit-variance"
