@@ -93,13 +93,6 @@ def test_everything_but_trained_values_is_left_as_it_was(name):
 
 
 def test_an_interrupt_keeps_the_best_so_far_and_an_error_the_start(short_windows):
-    def stop_at(step, error):
-        def progress(done):
-            if done.step == step:
-                raise error
-
-        return progress
-
     straight, interrupted, failed, found = classifier(), classifier(), classifier(), []
     mmd_(straight, batches(), steps=10, **QUICK)
     with pytest.raises(KeyboardInterrupt):
@@ -130,6 +123,32 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, short_windows):
     torch.testing.assert_close(weights_of(fresh), weights_of(straight))
     with pytest.raises(ValueError, match="progress of mmd_ on this model"):
         mmd_(classifier(classes=5), loader, steps=20, checkpoint=file, **QUICK)
+
+
+def stop_at(step, error):
+    def progress(done):
+        if done.step == step:
+            raise error
+
+    return progress
+
+
+def test_a_loaders_own_generator_plays_no_part_and_is_left_as_it_was(tmp_path, short_windows):
+    own = torch.Generator().manual_seed(8)
+    loader = DataLoader(TensorDataset(normal(30, 6)), batch_size=8, shuffle=True, drop_last=True, generator=own)
+    options, file = {"steps": 20, **QUICK}, tmp_path / "progress.safetensors"
+    before, first = own.get_state(), mmd_(classifier(), loader, **options)
+    assert torch.equal(own.get_state(), before)
+    own.manual_seed(9)
+    with pytest.raises(KeyboardInterrupt):
+        mmd_(classifier(), loader, checkpoint=file, progress=stop_at(13, KeyboardInterrupt()), **options)
+    with pytest.raises(RuntimeError) as kept:
+        mmd_(classifier(), loader, progress=stop_at(3, RuntimeError("disk")), **options)
+    assert torch.equal(own.get_state(), torch.Generator().manual_seed(9).get_state()), kept
+    torch.rand(5, generator=own)
+    resumed, second = mmd_(classifier(), loader, checkpoint=file, **options), mmd_(classifier(), loader, **options)
+    assert torch.equal(weights_of(first), weights_of(second))
+    assert torch.equal(weights_of(first), weights_of(resumed))
 
 
 def test_zero_steps_change_nothing_and_report_the_start():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 from states import randomness, state_of
 from theta0.initializers import random_labels_
@@ -108,6 +109,16 @@ def test_an_interrupt_leaves_the_best_so_far_and_an_error_leaves_the_start():
     with pytest.raises(RuntimeError, match="display"):
         random_labels_(start, BATCHES, steps=5, generator=0, progress=fail)
     assert all(torch.equal(a, b) for a, b in zip(values(network()), values(start), strict=True))
+
+
+def test_a_loaders_own_generator_plays_no_part_and_is_left_as_it_was():
+    own = generator(8)
+    loader, found = DataLoader(TensorDataset(torch.cat(BATCHES)), 16, shuffle=True, generator=own), []
+    for seed in (8, 9):
+        before = own.manual_seed(seed).get_state()
+        found.append(values(random_labels_(network(), loader, steps=7, generator=4)))
+        assert torch.equal(own.get_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sized
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,17 +126,18 @@ def _train(task: _Task, trained: list[nn.Parameter]) -> tuple[Progress, BaseExce
     window = max(1, min(WINDOW, task.steps))
     source = endless(task.batches, task.model, lambda number: stream(f"pass {number}").initial_seed(), skip=state.step)
     try:
-        while state.step < task.steps:
-            batch = next(source)
-            _require_several(batch)
-            terms = _step(task, trained, optimizer, batch, stream(f"step {state.step}").initial_seed())
-            state.step += 1
-            state.total += terms.loss
-            if task.progress is not None:
-                task.progress(MmdStep(state.step, task.steps, terms))
-            if state.step % window == 0:
-                _close_window(state, trained, window)
-                write_progress(task.checkpoint, task.model, optimizer, state)
+        with closing(source):  # at once, not when a traceback lets go of it: a loader's own generator is put back
+            while state.step < task.steps:
+                batch = next(source)
+                _require_several(batch)
+                terms = _step(task, trained, optimizer, batch, stream(f"step {state.step}").initial_seed())
+                state.step += 1
+                state.total += terms.loss
+                if task.progress is not None:
+                    task.progress(MmdStep(state.step, task.steps, terms))
+                if state.step % window == 0:
+                    _close_window(state, trained, window)
+                    write_progress(task.checkpoint, task.model, optimizer, state)
     except KeyboardInterrupt as interrupt:
         return state, interrupt
     return state, None

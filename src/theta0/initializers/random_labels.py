@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,22 +134,23 @@ def _train(
     trained = trained_parameters(model)
     optimizer = torch.optim.Adam(trained, learning_rate)
     labels, window, total = stream("labels"), max(1, min(WINDOW, steps)), 0.0
-    source = endless(batches, model, lambda number: stream(f"pass {number}").initial_seed())
-    while state.step < steps:
-        value = _loss(model, next(source), labels)
-        for parameter, gradient in zip(trained, torch.autograd.grad(value, trained, allow_unused=True), strict=True):
-            parameter.grad = gradient
-        optimizer.step()
-        number = float(value.detach())
-        state.step += 1
-        total += number
-        if progress is not None:
-            progress(RandomLabelStep(state.step, steps, number))
-        if state.step % window == 0:
-            if total / window < min(state.losses, default=math.inf):
-                state.best, state.kept = _values(tensors), state.step
-            state.losses.append(total / window)
-            total = 0.0
+    with closing(endless(batches, model, lambda number: stream(f"pass {number}").initial_seed())) as source:
+        while state.step < steps:
+            value = _loss(model, next(source), labels)
+            gradients = torch.autograd.grad(value, trained, allow_unused=True)
+            for parameter, gradient in zip(trained, gradients, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+            number = float(value.detach())
+            state.step += 1
+            total += number
+            if progress is not None:
+                progress(RandomLabelStep(state.step, steps, number))
+            if state.step % window == 0:
+                if total / window < min(state.losses, default=math.inf):
+                    state.best, state.kept = _values(tensors), state.step
+                state.losses.append(total / window)
+                total = 0.0
 
 
 def _loss(model: nn.Module, batch: Batch, labels: Generator) -> Float[Tensor, ""]:
