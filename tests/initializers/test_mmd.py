@@ -1,4 +1,5 @@
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -149,6 +150,43 @@ def test_a_loaders_own_generator_plays_no_part_and_is_left_as_it_was(tmp_path, s
     resumed, second = mmd_(classifier(), loader, checkpoint=file, **options), mmd_(classifier(), loader, **options)
     assert torch.equal(weights_of(first), weights_of(second))
     assert torch.equal(weights_of(first), weights_of(resumed))
+
+
+def test_more_steps_go_on_from_a_file_as_if_the_run_had_not_ended(tmp_path, short_windows):
+    file, steps = tmp_path / "progress.safetensors", []
+    straight, longer = classifier(), classifier()
+    whole = reported(straight, batches(), steps=27, progress=lambda done: steps.append(done.terms.loss))
+    means = [sum(steps[:10]) / 10, sum(steps[10:20]) / 10, sum(steps[20:]) / 7]
+    short = reported(classifier(), batches(), steps=7, checkpoint=file)
+    assert short.losses == pytest.approx([sum(steps[:7]) / 7])
+    assert short.kept == 7
+    assert reported(classifier(), batches(), steps=7, checkpoint=file) == short  # all done already
+    first = reported(classifier(), batches(), steps=13, checkpoint=file)
+    assert first.losses == pytest.approx(means[:1])
+    rest = reported(longer, batches(), steps=27, checkpoint=file)
+    assert rest.losses == whole.losses == pytest.approx(means)
+    assert rest.kept == whole.kept == (10, 20, 27)[means.index(min(means))]
+    assert torch.equal(weights_of(longer), weights_of(straight))
+
+
+@pytest.mark.parametrize(("steps", "stop", "ends"), [(16, None, [10, 16]), (15, None, [10]), (9, None, [9]),
+                                                     (30, 16, [10, 16]), (30, 15, [10]), (30, 6, [6]), (30, 5, []),
+                                                     (8, 5, [5])])  # fmt: skip
+def test_the_last_steps_count_if_they_are_more_than_half_a_window(steps, stop, ends, short_windows):
+    losses, values, model, found = [], [weights_of(classifier())], classifier(), []
+
+    def remember(done):
+        losses.append(done.terms.loss)
+        values.append(weights_of(model))
+        if done.step == stop:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) if stop else nullcontext():
+        mmd_(model, batches(), steps=steps, progress=remember, report=found.append, **QUICK)
+    means = [sum(losses[start:end]) / (end - start) for start, end in zip([0, *ends], ends, strict=False)]
+    assert found[0].losses == pytest.approx(means)
+    assert found[0].kept == (ends[means.index(min(means))] if ends else 0)
+    assert torch.equal(weights_of(model), values[found[0].kept])
 
 
 def test_zero_steps_change_nothing_and_report_the_start():

@@ -1,6 +1,7 @@
 """Pre-training on random labels: labels unused, the best window kept, everything else as found."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -68,6 +69,26 @@ def test_the_best_hundred_steps_are_kept():
     assert (done.steps, len(done.losses), done.interrupted, done.cost) == (450, 4, False, 450.0)
     assert done.kept == 100 * (1 + done.losses.index(min(done.losses)))
     assert all(torch.equal(a, b) for a, b in zip(values(model), at[done.kept], strict=True))
+
+
+@pytest.mark.parametrize(("steps", "stop", "windows"), [(199, None, [100, 99]), (150, None, [100]), (60, None, [60]),
+                                                        (900, 99, [99]), (900, 50, [])])  # fmt: skip
+def test_the_last_steps_count_if_they_are_more_than_half_a_window(steps, stop, windows):
+    model, losses, at, found = network(), [], [values(network())], []
+
+    def remember(step):
+        losses.append(step.loss)
+        at.append(values(model))
+        if step.step == stop:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) if stop else nullcontext():
+        random_labels_(model, BATCHES, steps=steps, generator=2, progress=remember, report=found.append)
+    ends = [sum(windows[: i + 1]) for i in range(len(windows))]
+    means = [sum(losses[end - count : end]) / count for end, count in zip(ends, windows, strict=True)]
+    assert found[0].losses == pytest.approx(means)
+    assert found[0].kept == (ends[means.index(min(means))] if ends else 0)
+    assert all(torch.equal(a, b) for a, b in zip(values(model), at[found[0].kept], strict=True))
 
 
 def test_the_model_and_the_random_state_are_otherwise_as_found():

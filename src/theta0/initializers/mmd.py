@@ -63,10 +63,13 @@ def mmd_(
     Adam lowers L_uni + λ L_sd + ξ L_iod (lee2023mmd, equation 23): for each input the outputs of models perturbed by
     Gaussian noise (section 3.3) should be spread uniformly over the simplex; no perturbed model should leave a class
     out; and the logits should depend on the input and on every layer. The parameters whose mean loss over a hundred
-    steps is lowest are kept (section 4). Frozen parameters are neither perturbed nor moved; buffers, modes and random
-    states are as before. On several ranks of a process group the perturbations are split.
+    steps is lowest are kept (section 4); the steps after the last whole hundred count as a window if they are more
+    than fifty, or more than half of all steps where these are below a hundred, and are lost otherwise. Frozen
+    parameters are neither perturbed nor moved; buffers, modes and random states are as before. On several ranks of a
+    process group the perturbations are split.
 
-    An error leaves the model as it was; an interrupt (Ctrl-C) leaves the best parameters so far and is raised again.
+    An error leaves the model as it was; an interrupt (Ctrl-C) leaves the best parameters so far, as if the run had
+    ended there, and is raised again.
 
     Args:
         model: a classifier that returns samples × at least two logits; changed in place.
@@ -82,7 +85,8 @@ def mmd_(
         generator: a seed, a generator or None.
         progress: told of every step.
         report: receives what was done.
-        checkpoint: a safetensors file, written after each window; a run that finds it goes on from there.
+        checkpoint: a safetensors file, written after each window and at the end; a run that finds it goes on
+            from there, also to more steps.
         memory: bytes that perturbed outputs may keep for the backward pass, about.
 
     Returns:
@@ -123,7 +127,7 @@ def _train(task: _Task, trained: list[nn.Parameter]) -> tuple[Progress, BaseExce
     optimizer = torch.optim.Adam(trained, task.learning_rate)
     state = read_progress(task.checkpoint, task.model, optimizer, task.seed)
     stream = streams(state.seed)
-    window = max(1, min(WINDOW, task.steps))
+    interrupt: KeyboardInterrupt | None = None
     source = endless(task.batches, task.model, lambda number: stream(f"pass {number}").initial_seed(), skip=state.step)
     try:
         with closing(source):  # at once, not when a traceback lets go of it: a loader's own generator is put back
@@ -132,15 +136,20 @@ def _train(task: _Task, trained: list[nn.Parameter]) -> tuple[Progress, BaseExce
                 _require_several(batch)
                 terms = _step(task, trained, optimizer, batch, stream(f"step {state.step}").initial_seed())
                 state.step += 1
+                state.open += 1
                 state.total += terms.loss
                 if task.progress is not None:
                     task.progress(MmdStep(state.step, task.steps, terms))
-                if state.step % window == 0:
-                    _close_window(state, trained, window)
+                if state.open >= WINDOW:
+                    _close_window(state, trained)
                     write_progress(task.checkpoint, task.model, optimizer, state)
-    except KeyboardInterrupt as interrupt:
-        return state, interrupt
-    return state, None
+        if state.open:  # stays open in the file, so that a run of more steps goes on as one never ended
+            write_progress(task.checkpoint, task.model, optimizer, state)
+    except KeyboardInterrupt as caught:
+        interrupt = caught
+    if long_enough(state.open, task.steps):
+        _close_window(state, trained)
+    return state, interrupt
 
 
 def _step(
@@ -163,10 +172,23 @@ def _step(
     return numbers
 
 
-def _close_window(state: Progress, trained: list[nn.Parameter], window: int) -> None:
-    mean = state.total / window
+def long_enough(count: int, steps: int) -> bool:
+    """Whether the steps after the last whole window count as a window.
+
+    Args:
+        count: how many they are.
+        steps: of the whole run.
+
+    Returns:
+        True if they are more than half a window; the run is one where it is shorter.
+    """
+    return 2 * count > min(WINDOW, steps)
+
+
+def _close_window(state: Progress, trained: list[nn.Parameter]) -> None:
+    mean = state.total / state.open
     state.losses.append(mean)
-    state.total = 0.0
+    state.total, state.open = 0.0, 0
     if mean < state.best_loss:
         state.best_loss, state.kept = mean, state.step
         state.best = [p.detach().clone() for p in trained]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from theta0._checkpoints import read_tensors, write_tensors
 
 _METHOD = "mmd progress"
+_COUNTERS = ("seed", "step", "kept", "open", "total", "losses")
 
 
 @dataclass(eq=False)
@@ -23,7 +24,8 @@ class Progress:  # the one thing that changes while the loop runs
         best: the parameters kept so far, in the order of the trained ones.
         best_loss: the mean loss of the window that ended there.
         kept: the step at which it ended.
-        total: the sum of losses in the window under way.
+        open: how many steps the window under way has.
+        total: the sum of their losses.
         losses: the mean losses of the windows so far.
     """
 
@@ -32,6 +34,7 @@ class Progress:  # the one thing that changes while the loop runs
     step: int = 0
     best_loss: float = math.inf
     kept: int = 0
+    open: int = 0
     total: float = 0.0
     losses: list[float] = field(default_factory=list)
 
@@ -55,7 +58,7 @@ def write_progress(path: Path | None, model: nn.Module, optimizer: torch.optim.O
             f"best.{name}": best,
             **{f"{key}.{name}": moments[key] for key in ("step", "exp_avg", "exp_avg_sq") if key in moments},
         }
-    counters = {"seed": state.seed, "step": state.step, "kept": state.kept, "losses": state.losses}
+    counters = {key: getattr(state, key) for key in _COUNTERS}
     partial = path.with_name(path.name + ".part")
     write_tensors(partial, tensors, {"method": _METHOD, "progress": json.dumps(counters)})
     partial.replace(path)
@@ -94,10 +97,8 @@ def read_progress(path: Path | None, model: nn.Module, optimizer: torch.optim.Op
             if found:
                 optimizer.state[parameter] = {k: v if k == "step" else v.to(parameter) for k, v in found.items()}
     counters = json.loads(metadata["progress"])
-    losses = [float(value) for value in counters["losses"]]
     best = [tensors[f"best.{name}"].to(parameter) for name, parameter in trained]
-    return Progress(int(counters["seed"]), best, int(counters["step"]), min(losses, default=math.inf),
-                    int(counters["kept"]), 0.0, losses)  # fmt: skip
+    return Progress(best=best, best_loss=min(counters["losses"], default=math.inf), **counters)
 
 
 def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -16,7 +16,7 @@ from theta0._forward_conditions import trained_parameters
 from theta0._models import main_output
 from theta0._randomness import Randomness, streams
 from theta0._untouched import untouched
-from theta0.initializers.mmd import WINDOW
+from theta0.initializers.mmd import WINDOW, long_enough
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class _State:  # the one thing that changes while the loop runs
     best: list[Tensor]
     step: int = 0
     kept: int = 0
+    open: int = 0  # steps of the window under way
+    total: float = 0.0  # of their losses
     losses: list[float] = field(default_factory=list)
 
 
@@ -75,8 +77,10 @@ def random_labels_(
     """Adam on cross-entropy with fresh, uniformly drawn labels in every mini-batch (lee2023mmd, §4 and appendix D.2).
 
     The labels of the batches are never used. The parameters whose mean loss over a hundred steps is lowest are kept,
-    and with them the running statistics of normalisations, which belong to them; all else is as it was. An error
-    leaves the model as it was; an interrupt (Ctrl-C) leaves the best parameters so far and is raised again.
+    and with them the running statistics of normalisations, which belong to them; all else is as it was. The steps after
+    the last whole hundred count as a window if they are more than fifty, or more than half of all steps where these are
+    below a hundred, and are lost otherwise. An error leaves the model as it was; an interrupt (Ctrl-C) leaves the best
+    parameters so far, as if the run had ended there, and is raised again.
 
     Args:
         model: a classifier that returns samples × at least two logits; changed in place, trained in the mode found.
@@ -133,24 +137,34 @@ def _train(
 ) -> None:
     trained = trained_parameters(model)
     optimizer = torch.optim.Adam(trained, learning_rate)
-    labels, window, total = stream("labels"), max(1, min(WINDOW, steps)), 0.0
-    with closing(endless(batches, model, lambda number: stream(f"pass {number}").initial_seed())) as source:
-        while state.step < steps:
-            value = _loss(model, next(source), labels)
-            gradients = torch.autograd.grad(value, trained, allow_unused=True)
-            for parameter, gradient in zip(trained, gradients, strict=True):
-                parameter.grad = gradient
-            optimizer.step()
-            number = float(value.detach())
-            state.step += 1
-            total += number
-            if progress is not None:
-                progress(RandomLabelStep(state.step, steps, number))
-            if state.step % window == 0:
-                if total / window < min(state.losses, default=math.inf):
-                    state.best, state.kept = _values(tensors), state.step
-                state.losses.append(total / window)
-                total = 0.0
+    labels = stream("labels")
+    try:
+        with closing(endless(batches, model, lambda number: stream(f"pass {number}").initial_seed())) as source:
+            while state.step < steps:
+                value = _loss(model, next(source), labels)
+                gradients = torch.autograd.grad(value, trained, allow_unused=True)
+                for parameter, gradient in zip(trained, gradients, strict=True):
+                    parameter.grad = gradient
+                optimizer.step()
+                number = float(value.detach())
+                state.step += 1
+                state.open += 1
+                state.total += number
+                if progress is not None:
+                    progress(RandomLabelStep(state.step, steps, number))
+                if state.open == WINDOW:
+                    _close_window(state, tensors)
+    finally:  # also where an interrupt ends the run
+        if long_enough(state.open, steps):
+            _close_window(state, tensors)
+
+
+def _close_window(state: _State, tensors: list[Tensor]) -> None:
+    mean = state.total / state.open
+    if mean < min(state.losses, default=math.inf):
+        state.best, state.kept = _values(tensors), state.step
+    state.losses.append(mean)
+    state.open, state.total = 0, 0.0
 
 
 def _loss(model: nn.Module, batch: Batch, labels: Generator) -> Float[Tensor, ""]:
