@@ -189,6 +189,27 @@ def test_the_last_steps_count_if_they_are_more_than_half_a_window(steps, stop, e
     assert torch.equal(weights_of(model), values[found[0].kept])
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("driver")], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("stop", [None, 13])
+@pytest.mark.parametrize("at", [1, 4], ids=["first batch", "last batch"])
+def test_what_is_trained_outlives_whatever_ends_the_judgement(error, stop, at, monkeypatch, short_windows):
+    straight, model, calls = mmd_(classifier(), batches(4), steps=10, **QUICK), classifier(), []
+
+    def terms(*arguments, **options):
+        calls.append(not torch.is_grad_enabled())
+        if sum(calls) == 4 + at:  # four judged batches before, four after
+            raise error
+        return mmd_terms(*arguments, **options)
+
+    monkeypatch.setattr("theta0.initializers.mmd.mmd_terms", terms)
+    progress = stop_at(stop, KeyboardInterrupt("first"))
+    with pytest.raises(type(error)) as told:
+        mmd_(model, batches(4), steps=20 if stop else 10, progress=progress, **QUICK)
+    assert told.value is error
+    assert sum(calls) == 4 + at
+    assert torch.equal(weights_of(model), weights_of(straight))
+
+
 def test_zero_steps_change_nothing_and_report_the_start():
     model = classifier()
     result = reported(model, batches(), steps=0)

@@ -1,7 +1,7 @@
 """Pre-training on random labels: labels unused, the best window kept, everything else as found."""
 
 import math
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from states import randomness, state_of
+from theta0._untouched import untouched
 from theta0.initializers import random_labels_
 
 
@@ -130,6 +131,20 @@ def test_an_interrupt_leaves_the_best_so_far_and_an_error_leaves_the_start():
     with pytest.raises(RuntimeError, match="display"):
         random_labels_(start, BATCHES, steps=5, generator=0, progress=fail)
     assert all(torch.equal(a, b) for a, b in zip(values(network()), values(start), strict=True))
+
+
+def test_an_interrupt_while_the_model_is_put_back_leaves_the_best_too(monkeypatch):
+    @contextmanager
+    def impatient(model):
+        with untouched(model):
+            yield
+        raise KeyboardInterrupt
+
+    whole, cut = random_labels_(network(), BATCHES, steps=100, generator=0), network()
+    monkeypatch.setattr("theta0.initializers.random_labels.untouched", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        random_labels_(cut, BATCHES, steps=100, generator=0)
+    assert all(torch.equal(a, b) for a, b in zip(values(whole), values(cut), strict=True))
 
 
 def test_a_loaders_own_generator_plays_no_part_and_is_left_as_it_was():

@@ -68,8 +68,8 @@ def mmd_(
     parameters are neither perturbed nor moved; buffers, modes and random states are as before. On several ranks of a
     process group the perturbations are split.
 
-    An error leaves the model as it was; an interrupt (Ctrl-C) leaves the best parameters so far, as if the run had
-    ended there, and is raised again.
+    An error while it trains leaves the model as it was; an interrupt (Ctrl-C) leaves the best parameters so far, as if
+    the run had ended there, and is raised again. Once trained, the best parameters stay, whatever happens later.
 
     Args:
         model: a classifier that returns samples × at least two logits; changed in place.
@@ -105,29 +105,47 @@ def mmd_(
     seed = from_first(streams(generator)("mmd").initial_seed())
     with twice_differentiable(inner):
         around = neighbourhood(inner, judged[0].inputs, scale)
-        task = _Task(
-            inner, batches, judged, around, Weights(uniformity, degenerate, detachment), perturbations,
-            steps if steps is not None else EPOCHS * _length(batches), learning_rate, seed, memory, progress,
-            None if checkpoint is None else Path(checkpoint),
-        )  # fmt: skip
-        before = _judge(task)
-        state, interrupted = _train(task, trained)
-        _put(trained, state.best)
-        after = _judge(task)
-    _put(trained, state.best)
+    task = _Task(
+        inner, batches, judged, around, Weights(uniformity, degenerate, detachment), perturbations,
+        steps if steps is not None else EPOCHS * _length(batches), learning_rate, seed, memory, progress,
+        None if checkpoint is None else Path(checkpoint),
+    )  # fmt: skip
+    before, after, state, interrupted = _run(task, trained)
     if report is not None:
-        report(_result(task, before, after, state, interrupted))
+        report(_result(task, before, after, state, interrupted is not None))
     if interrupted is not None:
         raise interrupted
     return model
 
 
-def _train(task: _Task, trained: list[nn.Parameter]) -> tuple[Progress, BaseException | None]:
-    """Adam, with the best window's parameters kept; what interrupts it is returned, not raised."""
-    optimizer = torch.optim.Adam(trained, task.learning_rate)
-    state = read_progress(task.checkpoint, task.model, optimizer, task.seed)
+def _run(task: _Task, trained: list[nn.Parameter]) -> tuple[MmdTerms, MmdTerms, Progress, KeyboardInterrupt | None]:
+    """Train, leave the best parameters in the model, and judge it; the first interrupt is returned, not raised."""
+    state: Progress | None = None
+    interrupted: KeyboardInterrupt | None = None
+    done = False
+    try:
+        with twice_differentiable(task.model):
+            before = _judge(task)
+            optimizer = torch.optim.Adam(trained, task.learning_rate)
+            state = read_progress(task.checkpoint, task.model, optimizer, task.seed)
+            try:
+                _train(task, trained, optimizer, state)
+            except KeyboardInterrupt as caught:
+                interrupted = caught
+            done = True
+            _put(trained, state.best)
+            after = _judge(task)
+        _put(trained, state.best)
+    except BaseException as error:  # the block above has put the start back
+        if state is not None and (done or isinstance(error, KeyboardInterrupt)):
+            _put(trained, state.best)
+        raise
+    return before, after, state, interrupted
+
+
+def _train(task: _Task, trained: list[nn.Parameter], optimizer: torch.optim.Optimizer, state: Progress) -> None:
+    """Steps, with the best window's parameters kept."""
     stream = streams(state.seed)
-    interrupt: KeyboardInterrupt | None = None
     source = endless(task.batches, task.model, lambda number: stream(f"pass {number}").initial_seed(), skip=state.step)
     try:
         with closing(source):  # at once, not when a traceback lets go of it: a loader's own generator is put back
@@ -145,11 +163,9 @@ def _train(task: _Task, trained: list[nn.Parameter]) -> tuple[Progress, BaseExce
                     write_progress(task.checkpoint, task.model, optimizer, state)
         if state.open:  # stays open in the file, so that a run of more steps goes on as one never ended
             write_progress(task.checkpoint, task.model, optimizer, state)
-    except KeyboardInterrupt as caught:
-        interrupt = caught
-    if long_enough(state.open, task.steps):
-        _close_window(state, trained)
-    return state, interrupt
+    finally:  # also where an interrupt ends the run
+        if long_enough(state.open, task.steps):
+            _close_window(state, trained)
 
 
 def _step(
@@ -187,11 +203,10 @@ def long_enough(count: int, steps: int) -> bool:
 
 def _close_window(state: Progress, trained: list[nn.Parameter]) -> None:
     mean = state.total / state.open
+    if mean < state.best_loss:
+        state.best, state.best_loss, state.kept = [p.detach().clone() for p in trained], mean, state.step
     state.losses.append(mean)
     state.total, state.open = 0.0, 0
-    if mean < state.best_loss:
-        state.best_loss, state.kept = mean, state.step
-        state.best = [p.detach().clone() for p in trained]
 
 
 def _judge(task: _Task) -> MmdTerms:
@@ -212,7 +227,7 @@ def _judge(task: _Task) -> MmdTerms:
     )
 
 
-def _result(task: _Task, before: MmdTerms, after: MmdTerms, state: Progress, interrupted: BaseException | None) -> Mmd:
+def _result(task: _Task, before: MmdTerms, after: MmdTerms, state: Progress, interrupted: bool) -> Mmd:
     with twice_differentiable(task.model), torch.no_grad():
         outputs = mmd_terms(
             task.around, task.judged[0].inputs, Weights(1.0, 0.0, 0.0), task.seed,
@@ -223,7 +238,7 @@ def _result(task: _Task, before: MmdTerms, after: MmdTerms, state: Progress, int
     each = task.perturbations * again + 2 * classes
     judging = 2 * len(task.judged) * (task.perturbations / 3 + classes)
     return Mmd(
-        before, after, state.step, state.kept, tuple(state.losses), interrupted is not None, dict(outputs.routes),
+        before, after, state.step, state.kept, tuple(state.losses), interrupted, dict(outputs.routes),
         task.around.obstacle, outputs.chunks, state.step * each + judging,
     )  # fmt: skip
 

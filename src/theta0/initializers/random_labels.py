@@ -110,11 +110,11 @@ def random_labels_(
     tensors = [*trained_parameters(inner), *inner.buffers()]
     state = _State(_values(tensors))
     interrupt: KeyboardInterrupt | None = None
-    with untouched(inner):
-        try:
+    try:
+        with untouched(inner):
             _train(inner, batches, state, tensors, steps, learning_rate, streams(generator), progress)
-        except KeyboardInterrupt as caught:
-            interrupt = caught
+    except KeyboardInterrupt as caught:
+        interrupt = caught
     with torch.no_grad():
         for tensor, value in zip(tensors, state.best, strict=True):
             tensor.copy_(value)
