@@ -1,3 +1,4 @@
+import json
 import math
 from contextlib import nullcontext
 
@@ -8,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cases import case, normal
 from states import randomness, state_of
+from theta0._checkpoints import read_tensors, write_tensors
 from theta0._forward_conditions import twice_differentiable
 from theta0.initializers import Mmd, mmd_
 from theta0.initializers.mmd_loss import Weights, mmd_terms
@@ -20,6 +22,7 @@ QUICK = {"perturbations": 12, "learning_rate": 1e-2, "generator": 3}
 @pytest.fixture
 def short_windows(monkeypatch):
     monkeypatch.setattr("theta0.initializers.mmd.WINDOW", 10)
+    monkeypatch.setattr("theta0.initializers.mmd_checkpoint.WINDOW", 10)
 
 
 def classifier(seed=0, classes=3):
@@ -119,7 +122,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, short_windows):
     with pytest.raises(KeyboardInterrupt):
         mmd_(resumed, loader, steps=20, checkpoint=file, progress=stop, **QUICK)
     fresh = classifier()
-    rest = reported(fresh, loader, steps=20, checkpoint=file, generator=99)  # the file's seed counts
+    rest = reported(fresh, loader, steps=20, checkpoint=file)
     assert rest.losses == pytest.approx(whole.losses, rel=1e-5)
     torch.testing.assert_close(weights_of(fresh), weights_of(straight))
     with pytest.raises(ValueError, match="progress of mmd_ on this model"):
@@ -150,6 +153,60 @@ def test_a_loaders_own_generator_plays_no_part_and_is_left_as_it_was(tmp_path, s
     resumed, second = mmd_(classifier(), loader, checkpoint=file, **options), mmd_(classifier(), loader, **options)
     assert torch.equal(weights_of(first), weights_of(second))
     assert torch.equal(weights_of(first), weights_of(resumed))
+
+
+def halved(model):
+    with torch.no_grad():
+        model[2].bias.mul_(0.5)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"perturbations": 13}, r"perturbations: expected 12, .*progress.* got 13; pass the same to go on, or name"),
+        ({"scale": 0.5}, "scale: expected 0.707.* got 0.5"),
+        ({"uniformity": 0.5}, "uniformity: expected 1.0.* got 0.5"),
+        ({"degenerate": 0.0}, "degenerate: expected 0.4.* got 0.0"),
+        ({"detachment": 0.0}, "detachment: expected 1.0.* got 0.0"),
+        ({"learning_rate": 2e-2}, "learning_rate: expected 0.01.* got 0.02"),
+        ({"generator": 99}, r"generator: expected \d+ \(the seed drawn from it\), .* got \d+"),
+        ({"model": classifier(1)}, "model: expected the start of the run .*, got other values"),
+        ({"model": halved(classifier())}, "model: expected the start of the run"),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_of_another_start_or_setting_is_refused(change, message, tmp_path):
+    file = tmp_path / "progress.safetensors"
+    mmd_(classifier(), batches(), steps=3, checkpoint=file, **QUICK)
+    mmd_(classifier(), batches(), steps=4, checkpoint=file, memory=2**10, **QUICK)  # these two may change
+    options, kept = QUICK | {"steps": 5} | change, file.read_bytes()
+    model = options.pop("model", None) or classifier()
+    before = weights_of(model)
+    with pytest.raises(ValueError, match=message):
+        mmd_(model, batches(), checkpoint=file, **options)
+    assert torch.equal(weights_of(model), before)
+    assert file.read_bytes() == kept
+
+
+def test_frozen_values_and_buffers_belong_to_the_start_and_old_files_are_refused(tmp_path):
+    def model(mean, bias):
+        found = classifier().insert(1, nn.BatchNorm1d(16)).eval()
+        found[1].running_mean.fill_(mean)
+        with torch.no_grad():
+            found[0].bias.requires_grad_(False).fill_(bias)
+        return found
+
+    file = tmp_path / "progress.safetensors"
+    mmd_(model(0.0, 0.0), batches(), steps=1, checkpoint=file, **QUICK)
+    mmd_(model(0.0, 0.0), batches(), steps=2, checkpoint=file, **QUICK)
+    for other in (model(1.0, 0.0), model(0.0, 1.0)):
+        with pytest.raises(ValueError, match="expected the start of the run"):
+            mmd_(other, batches(), steps=2, checkpoint=file, **QUICK)
+    tensors, metadata = read_tensors(file)
+    old = {"seed": 3, "step": 2, "kept": 2, "losses": [1.0]}
+    write_tensors(file, tensors, metadata | {"progress": json.dumps(old)})
+    with pytest.raises(ValueError, match="older version"):
+        mmd_(model(0.0, 0.0), batches(), steps=2, checkpoint=file, **QUICK)
 
 
 def test_more_steps_go_on_from_a_file_as_if_the_run_had_not_ended(tmp_path, short_windows):

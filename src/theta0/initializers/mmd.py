@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sized
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,18 @@ from theta0._batches import Batch, endless, initialised, materialised
 from theta0._forward_conditions import trained_parameters, twice_differentiable
 from theta0._randomness import Randomness, streams
 from theta0._ranks import from_first, ranks, summed
-from theta0.initializers.mmd_checkpoint import Progress, read_progress, write_progress
+from theta0.initializers.mmd_checkpoint import (
+    WINDOW,
+    Progress,
+    close_window,
+    long_enough,
+    read_progress,
+    write_progress,
+)
 from theta0.initializers.mmd_loss import Terms, Weights, mmd_terms, same_everywhere
 from theta0.initializers.mmd_results import Mmd, MmdStep, MmdTerms
 from theta0.measurements.perturbed_outputs import MEMORY, Neighbourhood, neighbourhood, samples_of
 
-WINDOW = 100  # steps over which the loss is averaged before parameters are kept
 EPOCHS = 5
 _JUDGED = 4  # batches on which the terms are compared before and after
 
@@ -30,6 +36,7 @@ class _Task:
     batches: Iterable[Any]
     judged: list[Batch]
     around: Neighbourhood
+    scale: float
     weights: Weights
     perturbations: int
     steps: int
@@ -86,15 +93,16 @@ def mmd_(
         progress: told of every step.
         report: receives what was done.
         checkpoint: a safetensors file, written after each window and at the end; a run that finds it goes on
-            from there, also to more steps.
+            from there, also to more steps. It must be given the same start (not what an interrupt left), and the same
+            settings but for `steps` and `memory`; that the batches are the same is not checked.
         memory: bytes that perturbed outputs may keep for the backward pass, about.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: if an argument is out of range, the model is no classifier, a batch has fewer than two samples, or
-            the loss is not finite.
+        ValueError: if an argument is out of range, the model is no classifier, a batch has fewer than two samples,
+            the loss is not finite, or the checkpoint is of another model, start or setting.
     """
     _checked(perturbations, scale, learning_rate, steps)
     inner = initialised(model)
@@ -106,7 +114,7 @@ def mmd_(
     with twice_differentiable(inner):
         around = neighbourhood(inner, judged[0].inputs, scale)
     task = _Task(
-        inner, batches, judged, around, Weights(uniformity, degenerate, detachment), perturbations,
+        inner, batches, judged, around, scale, Weights(uniformity, degenerate, detachment), perturbations,
         steps if steps is not None else EPOCHS * _length(batches), learning_rate, seed, memory, progress,
         None if checkpoint is None else Path(checkpoint),
     )  # fmt: skip
@@ -127,7 +135,7 @@ def _run(task: _Task, trained: list[nn.Parameter]) -> tuple[MmdTerms, MmdTerms, 
         with twice_differentiable(task.model):
             before = _judge(task)
             optimizer = torch.optim.Adam(trained, task.learning_rate)
-            state = read_progress(task.checkpoint, task.model, optimizer, task.seed)
+            state = read_progress(task.checkpoint, task.model, optimizer, _settings(task))
             try:
                 _train(task, trained, optimizer, state)
             except KeyboardInterrupt as caught:
@@ -145,7 +153,7 @@ def _run(task: _Task, trained: list[nn.Parameter]) -> tuple[MmdTerms, MmdTerms, 
 
 def _train(task: _Task, trained: list[nn.Parameter], optimizer: torch.optim.Optimizer, state: Progress) -> None:
     """Steps, with the best window's parameters kept."""
-    stream = streams(state.seed)
+    stream = streams(task.seed)
     source = endless(task.batches, task.model, lambda number: stream(f"pass {number}").initial_seed(), skip=state.step)
     try:
         with closing(source):  # at once, not when a traceback lets go of it: a loader's own generator is put back
@@ -159,13 +167,20 @@ def _train(task: _Task, trained: list[nn.Parameter], optimizer: torch.optim.Opti
                 if task.progress is not None:
                     task.progress(MmdStep(state.step, task.steps, terms))
                 if state.open >= WINDOW:
-                    _close_window(state, trained)
+                    close_window(state, trained)
                     write_progress(task.checkpoint, task.model, optimizer, state)
         if state.open:  # stays open in the file, so that a run of more steps goes on as one never ended
             write_progress(task.checkpoint, task.model, optimizer, state)
     finally:  # also where an interrupt ends the run
         if long_enough(state.open, task.steps):
-            _close_window(state, trained)
+            close_window(state, trained)
+
+
+def _settings(task: _Task) -> dict[str, int | float]:
+    """What decides the steps besides the model and the data: a run goes on only under the same."""
+    numbers = {"scale": task.scale, **asdict(task.weights), "learning_rate": task.learning_rate}
+    counts = {"perturbations": task.perturbations, "generator": task.seed}
+    return {name: int(value) for name, value in counts.items()} | {k: float(value) for k, value in numbers.items()}
 
 
 def _step(
@@ -186,27 +201,6 @@ def _step(
             parameter.grad = summed(gradient)
     optimizer.step()
     return numbers
-
-
-def long_enough(count: int, steps: int) -> bool:
-    """Whether the steps after the last whole window count as a window.
-
-    Args:
-        count: how many they are.
-        steps: of the whole run.
-
-    Returns:
-        True if they are more than half a window; the run is one where it is shorter.
-    """
-    return 2 * count > min(WINDOW, steps)
-
-
-def _close_window(state: Progress, trained: list[nn.Parameter]) -> None:
-    mean = state.total / state.open
-    if mean < state.best_loss:
-        state.best, state.best_loss, state.kept = [p.detach().clone() for p in trained], mean, state.step
-    state.losses.append(mean)
-    state.total, state.open = 0.0, 0
 
 
 def _judge(task: _Task) -> MmdTerms:

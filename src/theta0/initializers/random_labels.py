@@ -16,7 +16,7 @@ from theta0._forward_conditions import trained_parameters
 from theta0._models import main_output
 from theta0._randomness import Randomness, streams
 from theta0._untouched import untouched
-from theta0.initializers.mmd import WINDOW, long_enough
+from theta0.initializers.mmd_checkpoint import WINDOW, long_enough
 
 
 @dataclass(frozen=True)
