@@ -296,10 +296,32 @@ def test_beyond_ten_classes_sampled_ones_give_the_same_expectation():
     assert abs(sum(found) / len(found) - expected) < 4 * float(spread)
 
 
+class CutOff(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
+def half_frozen():
+    """The one parameter that could be trained is not used."""
+    model = nn.Linear(6, 3).requires_grad_(False)
+    model.register_parameter("spare", nn.Parameter(torch.zeros(3)))
+    return model
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"perturbations": 1}, "perturbations: expected at least two"),
+        ({"perturbations": 1}, "perturbations: expected a whole number of at least 2, got 1"),
+        ({"perturbations": 2.5}, "perturbations: expected a whole number of at least 2, got 2.5"),
+        ({"steps": 1.5}, "steps: expected a whole number of at least 0, got 1.5"),
+        ({"memory": math.nan}, "memory: expected a whole number"),
+        ({"uniformity": math.nan}, "uniformity: expected a number of at least 0.* got nan"),
+        ({"detachment": math.inf}, "detachment: expected a number of at least 0, and finite, got inf"),
+        ({"degenerate": -1.0}, "degenerate: expected a number of at least 0.* got -1.0"),
+        ({"scale": "wide"}, "scale: expected a positive number, got wide"),
+        ({"model": nn.Flatten()}, "requires a gradient"),
+        ({"model": CutOff(6, 3)}, "outputs that depend on a parameter that requires a gradient, got ones cut off"),
+        ({"model": half_frozen()}, "unfreeze a parameter that it uses"),
         ({"scale": 0.0}, "scale: expected a positive number"),
         ({"learning_rate": math.nan}, "learning_rate: expected a positive number"),
         ({"steps": -1}, "steps: expected"),
@@ -315,7 +337,7 @@ def test_beyond_ten_classes_sampled_ones_give_the_same_expectation():
         ({"batches": iter(batches())}, "no length"),
     ],
 )  # fmt: skip
-def test_bad_input_is_told_and_changes_nothing(change, message):
+def test_bad_input_is_told_and_changes_nothing(change, message, unchecked):
     options = QUICK | {"steps": 2} | change
     if "no length" in message:
         options["steps"] = None

@@ -157,15 +157,24 @@ def test_a_loaders_own_generator_plays_no_part_and_is_left_as_it_was():
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
+class CutOff(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
 @pytest.mark.parametrize(
     ("model", "arguments", "words"),
     [
         (nn.Linear(5, 1), {"steps": 1}, "at least two logits"),
         (nn.Linear(5, 2), {"steps": -1}, "steps"),
+        (nn.Linear(5, 2), {"steps": 1.5}, "steps: expected a whole number of at least 0, got 1.5"),
+        (nn.Flatten(), {"steps": 1}, "requires a gradient"),
+        (nn.Linear(5, 2).requires_grad_(False), {"steps": 1}, "requires a gradient"),
+        (CutOff(5, 2), {"steps": 1}, "outputs that depend on a parameter that requires a gradient, got ones cut off"),
         (nn.Linear(5, 2), {"steps": 1, "learning_rate": math.nan}, "learning_rate"),
         (nn.Linear(5, 2).apply(lambda m: m.weight.data.fill_(1e38)), {"steps": 1}, "finite loss"),
     ],
 )
-def test_bad_input(model, arguments, words):
+def test_bad_input(model, arguments, words, unchecked):
     with pytest.raises(ValueError, match=words):
         random_labels_(model, BATCHES, **arguments)

@@ -1,17 +1,19 @@
 """Move a start to where its neighbours solve as many different classification tasks as possible, without labels."""
 
 import math
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from theta0._batches import Batch, endless, initialised, materialised
-from theta0._forward_conditions import trained_parameters, twice_differentiable
+from theta0._batches import Batch, endless, initialised, materialised, outputs_or_told
+from theta0._forward_conditions import steady, trained_parameters, twice_differentiable
+from theta0._models import main_output
 from theta0._randomness import Randomness, streams
 from theta0._ranks import from_first, ranks, summed
 from theta0.initializers.mmd_checkpoint import (
@@ -27,6 +29,10 @@ from theta0.initializers.mmd_results import Mmd, MmdStep, MmdTerms
 from theta0.measurements.perturbed_outputs import MEMORY, Neighbourhood, neighbourhood, samples_of
 
 EPOCHS = 5
+NOT_TRAINABLE = (
+    "model: expected outputs that depend on a parameter that requires a gradient, got ones cut off from all of them; "
+    "look for detach(), torch.no_grad() or .data in its forward pass, or unfreeze a parameter that it uses"
+)
 _JUDGED = 4  # batches on which the terms are compared before and after
 
 
@@ -101,10 +107,14 @@ def mmd_(
         The model.
 
     Raises:
-        ValueError: if an argument is out of range, the model is no classifier, a batch has fewer than two samples,
-            the loss is not finite, or the checkpoint is of another model, start or setting.
+        ValueError: if an argument is out of range, the model is no classifier or cannot be trained, a batch has fewer
+            than two samples, the loss is not finite, or the checkpoint is of another model, start or setting.
     """
-    _checked(perturbations, scale, learning_rate, steps)
+    _checked(
+        {"perturbations": (perturbations, 2), "steps": (0 if steps is None else steps, 0), "memory": (memory, 1)},
+        {"scale": scale, "learning_rate": learning_rate},
+        {"uniformity": uniformity, "degenerate": degenerate, "detachment": detachment},
+    )
     inner = initialised(model)
     trained = trained_parameters(inner)
     judged = materialised(batches, inner, max_batches=_JUDGED)
@@ -112,6 +122,7 @@ def mmd_(
         _require_several(batch)
     seed = from_first(streams(generator)("mmd").initial_seed())
     with twice_differentiable(inner):
+        _require_attached(inner, judged[0])
         around = neighbourhood(inner, judged[0].inputs, scale)
     task = _Task(
         inner, batches, judged, around, scale, Weights(uniformity, degenerate, detachment), perturbations,
@@ -265,11 +276,18 @@ def _length(batches: Iterable[Any]) -> int:
     return len(batches)
 
 
-def _checked(perturbations: int, scale: float, learning_rate: float, steps: int | None) -> None:
-    if perturbations < 2:
-        raise ValueError(f"perturbations: expected at least two, since pairs of them are compared, got {perturbations}")
-    for name, value in (("scale", scale), ("learning_rate", learning_rate)):
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name}: expected a positive number, got {value}")
-    if steps is not None and steps < 0:
-        raise ValueError(f"steps: expected a number of at least 0, got {steps}")
+def _require_attached(model: nn.Module, batch: Batch) -> None:
+    with steady(model):
+        outputs = main_output(outputs_or_told(model, batch))
+    if outputs is not None and not outputs.requires_grad:
+        raise ValueError(NOT_TRAINABLE)
+
+
+def _checked(counts: Mapping[str, tuple[Any, int]], positive: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    for name, (value, least) in counts.items():
+        if not isinstance(value, Integral) or value < least:
+            raise ValueError(f"{name}: expected a whole number of at least {least}, got {value}")
+    for name, value in {**positive, **weights}.items():
+        if not (isinstance(value, Real) and math.isfinite(value) and (value > 0 or (name in weights and value == 0))):
+            wanted = "number of at least 0, and finite" if name in weights else "positive number"
+            raise ValueError(f"{name}: expected a {wanted}, got {value}")

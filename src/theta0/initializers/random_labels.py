@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from theta0._forward_conditions import trained_parameters
 from theta0._models import main_output
 from theta0._randomness import Randomness, streams
 from theta0._untouched import untouched
+from theta0.initializers.mmd import NOT_TRAINABLE
 from theta0.initializers.mmd_checkpoint import WINDOW, long_enough
 
 
@@ -96,15 +98,16 @@ def random_labels_(
         The model.
 
     Raises:
-        ValueError: if an argument is out of range, the model is no classifier, or the loss is not finite.
+        ValueError: if an argument is out of range, the model is no classifier or cannot be trained, or the loss is
+            not finite.
 
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> done = random_labels_(net, [torch.randn(8, 3)], steps=2, generator=0)
     """
-    if not (math.isfinite(learning_rate) and learning_rate > 0):
+    if not (isinstance(learning_rate, Real) and math.isfinite(learning_rate) and learning_rate > 0):
         raise ValueError(f"learning_rate: expected a positive number, got {learning_rate}")
-    if steps < 0:
-        raise ValueError(f"steps: expected a number of at least 0, got {steps}")
+    if not isinstance(steps, Integral) or steps < 0:
+        raise ValueError(f"steps: expected a whole number of at least 0, got {steps}")
     inner = initialised(model)
     materialised(batches, inner, max_batches=1)
     tensors = [*trained_parameters(inner), *inner.buffers()]
@@ -176,6 +179,8 @@ def _loss(model: nn.Module, batch: Batch, labels: Generator) -> Float[Tensor, ""
                 f"model: expected outputs of samples × classes, at least two logits a sample, got {got}; for a single "
                 "logit let the model return (0, logit)"
             )
+        if not logits.requires_grad:
+            raise ValueError(NOT_TRAINABLE)
         drawn = torch.randint(logits.shape[1], (len(logits),), generator=labels).to(logits.device)
         value = F.cross_entropy(logits, drawn)
     if not bool(torch.isfinite(value)):
