@@ -288,6 +288,7 @@ def _checked(counts: Mapping[str, tuple[Any, int]], positive: Mapping[str, Any],
         if not isinstance(value, Integral) or value < least:
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value}")
     for name, value in {**positive, **weights}.items():
-        if not (isinstance(value, Real) and math.isfinite(value) and (value > 0 or (name in weights and value == 0))):
+        number = float(value) if isinstance(value, Real) else math.nan
+        if not (math.isfinite(number) and (number > 0 or (name in weights and number == 0))):
             wanted = "number of at least 0, and finite" if name in weights else "positive number"
             raise ValueError(f"{name}: expected a {wanted}, got {value}")

@@ -104,10 +104,7 @@ def random_labels_(
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> done = random_labels_(net, [torch.randn(8, 3)], steps=2, generator=0)
     """
-    if not (isinstance(learning_rate, Real) and math.isfinite(learning_rate) and learning_rate > 0):
-        raise ValueError(f"learning_rate: expected a positive number, got {learning_rate}")
-    if not isinstance(steps, Integral) or steps < 0:
-        raise ValueError(f"steps: expected a whole number of at least 0, got {steps}")
+    _checked(steps, learning_rate)
     inner = initialised(model)
     materialised(batches, inner, max_batches=1)
     tensors = [*trained_parameters(inner), *inner.buffers()]
@@ -189,6 +186,13 @@ def _loss(model: nn.Module, batch: Batch, labels: Generator) -> Float[Tensor, ""
             "exploding activations with theta0.diagnose, or lower the rate"
         )
     return value
+
+
+def _checked(steps: Any, learning_rate: Any) -> None:
+    if not (isinstance(learning_rate, Real) and math.isfinite(learning_rate) and float(learning_rate) > 0):
+        raise ValueError(f"learning_rate: expected a positive number, got {learning_rate}")
+    if not isinstance(steps, Integral) or int(steps) < 0:
+        raise ValueError(f"steps: expected a whole number of at least 0, got {steps}")
 
 
 def _values(tensors: list[Tensor]) -> list[Tensor]:
