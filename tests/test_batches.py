@@ -1,14 +1,17 @@
 """Any source of data becomes the same batches for every measurement; what cannot be used is told in one sentence."""
 
+from contextlib import closing
+from itertools import islice
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 from cases import case, flat, normal
-from theta0._batches import Batch, held_out, materialised, ready
+from theta0._batches import Batch, endless, held_out, materialised, ready
 from theta0._models import device_of, main_output, outputs_of, unwrapped
 from theta0.diagnosis import diagnose
 
@@ -208,3 +211,34 @@ def test_two_devices_are_named():
     model = nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 3, device="meta"))
     with pytest.raises(ValueError, match="meta"):
         device_of(model)
+
+
+def loader_with_a_generator(kind="loader"):
+    """Shuffled from a generator of its own, which the loader, its sampler or its batch sampler holds."""
+    generator, data = torch.Generator().manual_seed(5), TensorDataset(torch.arange(12.0)[:, None])
+    if kind == "loader":
+        return generator, DataLoader(data, 2, shuffle=True, generator=generator)
+    sampler = RandomSampler(data, generator=generator)
+    if kind == "sampler":
+        return generator, DataLoader(data, 2, sampler=sampler)
+    return generator, DataLoader(data, batch_sampler=BatchSampler(sampler, 2, drop_last=False))
+
+
+@pytest.mark.parametrize("kind", ["loader", "sampler", "batch sampler"])
+def test_a_loaders_own_generator_follows_the_seeds_and_is_put_back(kind):
+    generator, loader = loader_with_a_generator(kind)
+    before, found = generator.get_state(), []
+    with torch.random.fork_rng():
+        for skip in (0, 0, 7):
+            torch.manual_seed(skip)
+            torch.rand(skip + 1, generator=generator)  # where either generator stands does not matter
+            stood = generator.get_state()
+            with closing(endless(loader, LINEAR, lambda number: 40 + number, skip=skip)) as source:
+                found.append([batch.inputs.flatten().tolist() for batch in islice(source, 15 - skip)])
+            assert torch.equal(generator.get_state(), stood)
+            generator.set_state(before)
+    whole, again, resumed = found
+    assert whole == again
+    assert whole[7:] == resumed
+    assert sorted(value for batch in whole[:6] for value in batch) == list(range(12))
+    assert whole[:6] != whole[6:12]

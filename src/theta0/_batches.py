@@ -2,7 +2,8 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, cast
@@ -56,15 +57,12 @@ def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
             "pass a DataLoader or a list"
         )
     restore = randomness_snapshot()
-    generators = {id(g): g for g in _generators(batches)}.values()
-    states = [(g, g.get_state()) for g in generators]
     try:
-        items = guarded("batches:", lambda: list(islice(batches, max_batches)))
+        with _own_generators(batches):
+            items = guarded("batches:", lambda: list(islice(batches, max_batches)))
         found = [_batch(item, number, model) for number, item in enumerate(items)]
     finally:
         restore()
-        for generator, state in states:
-            generator.set_state(state)
     if not found:
         raise ValueError(
             "batches: expected at least one batch, got none; is the data set empty, or a generator already used up?"
@@ -72,13 +70,17 @@ def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
     return found
 
 
-def endless(batches: Iterable[Any], model: nn.Module, seeds: Callable[[int], int], *, skip: int = 0) -> Iterator[Batch]:
+def endless(
+    batches: Iterable[Any], model: nn.Module, seeds: Callable[[int], int], *, skip: int = 0
+) -> Generator[Batch, None, None]:
     """Read a data source over and over, one batch at a time.
+
+    A DataLoader's own generator is put back when the iterator is closed; torch's global one is the caller's to restore.
 
     Args:
         batches: as for `materialised`.
         model: likewise.
-        seeds: the seed of torch's global generator, which shuffles a DataLoader, from the number of the pass.
+        seeds: the seed of torch's global generator and of a DataLoader's own, from the number of the pass.
         skip: how many batches to pass over first.
 
     Yields:
@@ -87,21 +89,24 @@ def endless(batches: Iterable[Any], model: nn.Module, seeds: Callable[[int], int
     Raises:
         ValueError: if a pass yields nothing.
     """
-    for number in itertools.count():
-        torch.manual_seed(seeds(number))
-        source = guarded("batches:", lambda: iter(batches))
-        read = 0
-        while (item := guarded("batches:", lambda: next(source, source))) is not source:  # noqa: B023 - called at once
-            read += 1
-            if skip:
-                skip -= 1
-                continue
-            yield _batch(item, read - 1, model)
-        if not read:
-            raise ValueError(
-                f"batches: expected at least one batch in pass {number + 1} over the data, got none; is the data set "
-                "empty, or a generator that can be read only once? Pass a list or a DataLoader"
-            )
+    with _own_generators(batches) as generators:
+        for number in itertools.count():
+            torch.manual_seed(seeds(number))
+            for generator in generators:
+                generator.manual_seed(seeds(number))
+            source = guarded("batches:", lambda: iter(batches))
+            read = 0
+            while (item := guarded("batches:", lambda: next(source, source))) is not source:  # noqa: B023 - called at once
+                read += 1
+                if skip:
+                    skip -= 1
+                    continue
+                yield _batch(item, read - 1, model)
+            if not read:
+                raise ValueError(
+                    f"batches: expected at least one batch in pass {number + 1} over the data, got none; is the data "
+                    "set empty, or a generator that can be read only once? Pass a list or a DataLoader"
+                )
 
 
 def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
@@ -174,14 +179,19 @@ def initialised(model: nn.Module) -> nn.Module:
     return model
 
 
-def _generators(batches: Any) -> list[torch.Generator]:
-    holders = (
-        batches,
-        getattr(batches, "sampler", None),
-        getattr(getattr(batches, "batch_sampler", None), "sampler", None),
-    )
+@contextmanager
+def _own_generators(batches: Any) -> Iterator[list[torch.Generator]]:
+    """A DataLoader's own generators, each once; after the block they are as before."""
+    sampler = getattr(batches, "batch_sampler", None)
+    holders = (batches, getattr(batches, "sampler", None), sampler, getattr(sampler, "sampler", None))
     found = [getattr(holder, "generator", None) for holder in holders]
-    return [g for g in found if isinstance(g, torch.Generator)]
+    generators = list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
+    states = [g.get_state() for g in generators]
+    try:
+        yield generators
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
 
 
 def _batch(item: Any, number: int, model: nn.Module) -> Batch:

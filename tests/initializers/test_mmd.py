@@ -1,4 +1,6 @@
+import json
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cases import case, normal
 from states import randomness, state_of
+from theta0._checkpoints import read_tensors, write_tensors
 from theta0._forward_conditions import twice_differentiable
 from theta0.initializers import Mmd, mmd_
 from theta0.initializers.mmd_loss import Weights, mmd_terms
@@ -19,6 +22,7 @@ QUICK = {"perturbations": 12, "learning_rate": 1e-2, "generator": 3}
 @pytest.fixture
 def short_windows(monkeypatch):
     monkeypatch.setattr("theta0.initializers.mmd.WINDOW", 10)
+    monkeypatch.setattr("theta0.initializers.mmd_checkpoint.WINDOW", 10)
 
 
 def classifier(seed=0, classes=3):
@@ -93,13 +97,6 @@ def test_everything_but_trained_values_is_left_as_it_was(name):
 
 
 def test_an_interrupt_keeps_the_best_so_far_and_an_error_the_start(short_windows):
-    def stop_at(step, error):
-        def progress(done):
-            if done.step == step:
-                raise error
-
-        return progress
-
     straight, interrupted, failed, found = classifier(), classifier(), classifier(), []
     mmd_(straight, batches(), steps=10, **QUICK)
     with pytest.raises(KeyboardInterrupt):
@@ -125,11 +122,149 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, short_windows):
     with pytest.raises(KeyboardInterrupt):
         mmd_(resumed, loader, steps=20, checkpoint=file, progress=stop, **QUICK)
     fresh = classifier()
-    rest = reported(fresh, loader, steps=20, checkpoint=file, generator=99)  # the file's seed counts
+    rest = reported(fresh, loader, steps=20, checkpoint=file)
     assert rest.losses == pytest.approx(whole.losses, rel=1e-5)
     torch.testing.assert_close(weights_of(fresh), weights_of(straight))
     with pytest.raises(ValueError, match="progress of mmd_ on this model"):
         mmd_(classifier(classes=5), loader, steps=20, checkpoint=file, **QUICK)
+
+
+def stop_at(step, error):
+    def progress(done):
+        if done.step == step:
+            raise error
+
+    return progress
+
+
+def test_a_loaders_own_generator_plays_no_part_and_is_left_as_it_was(tmp_path, short_windows):
+    own = torch.Generator().manual_seed(8)
+    loader = DataLoader(TensorDataset(normal(30, 6)), batch_size=8, shuffle=True, drop_last=True, generator=own)
+    options, file = {"steps": 20, **QUICK}, tmp_path / "progress.safetensors"
+    before, first = own.get_state(), mmd_(classifier(), loader, **options)
+    assert torch.equal(own.get_state(), before)
+    own.manual_seed(9)
+    with pytest.raises(KeyboardInterrupt):
+        mmd_(classifier(), loader, checkpoint=file, progress=stop_at(13, KeyboardInterrupt()), **options)
+    with pytest.raises(RuntimeError) as kept:
+        mmd_(classifier(), loader, progress=stop_at(3, RuntimeError("disk")), **options)
+    assert torch.equal(own.get_state(), torch.Generator().manual_seed(9).get_state()), kept
+    torch.rand(5, generator=own)
+    resumed, second = mmd_(classifier(), loader, checkpoint=file, **options), mmd_(classifier(), loader, **options)
+    assert torch.equal(weights_of(first), weights_of(second))
+    assert torch.equal(weights_of(first), weights_of(resumed))
+
+
+def halved(model):
+    with torch.no_grad():
+        model[2].bias.mul_(0.5)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"perturbations": 13}, r"perturbations: expected 12, .*progress.* got 13; pass the same to go on, or name"),
+        ({"scale": 0.5}, "scale: expected 0.707.* got 0.5"),
+        ({"uniformity": 0.5}, "uniformity: expected 1.0.* got 0.5"),
+        ({"degenerate": 0.0}, "degenerate: expected 0.4.* got 0.0"),
+        ({"detachment": 0.0}, "detachment: expected 1.0.* got 0.0"),
+        ({"learning_rate": 2e-2}, "learning_rate: expected 0.01.* got 0.02"),
+        ({"generator": 99}, r"generator: expected \d+ \(the seed drawn from it\), .* got \d+"),
+        ({"model": classifier(1)}, "model: expected the start of the run .*, got other values"),
+        ({"model": halved(classifier())}, "model: expected the start of the run"),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_of_another_start_or_setting_is_refused(change, message, tmp_path):
+    file = tmp_path / "progress.safetensors"
+    mmd_(classifier(), batches(), steps=3, checkpoint=file, **QUICK)
+    mmd_(classifier(), batches(), steps=4, checkpoint=file, memory=2**10, **QUICK)  # these two may change
+    options, kept = QUICK | {"steps": 5} | change, file.read_bytes()
+    model = options.pop("model", None) or classifier()
+    before = weights_of(model)
+    with pytest.raises(ValueError, match=message):
+        mmd_(model, batches(), checkpoint=file, **options)
+    assert torch.equal(weights_of(model), before)
+    assert file.read_bytes() == kept
+
+
+def test_frozen_values_and_buffers_belong_to_the_start_and_old_files_are_refused(tmp_path):
+    def model(mean, bias):
+        found = classifier().insert(1, nn.BatchNorm1d(16)).eval()
+        found[1].running_mean.fill_(mean)
+        with torch.no_grad():
+            found[0].bias.requires_grad_(False).fill_(bias)
+        return found
+
+    file = tmp_path / "progress.safetensors"
+    mmd_(model(0.0, 0.0), batches(), steps=1, checkpoint=file, **QUICK)
+    mmd_(model(0.0, 0.0), batches(), steps=2, checkpoint=file, **QUICK)
+    for other in (model(1.0, 0.0), model(0.0, 1.0)):
+        with pytest.raises(ValueError, match="expected the start of the run"):
+            mmd_(other, batches(), steps=2, checkpoint=file, **QUICK)
+    tensors, metadata = read_tensors(file)
+    old = {"seed": 3, "step": 2, "kept": 2, "losses": [1.0]}
+    write_tensors(file, tensors, metadata | {"progress": json.dumps(old)})
+    with pytest.raises(ValueError, match="older version"):
+        mmd_(model(0.0, 0.0), batches(), steps=2, checkpoint=file, **QUICK)
+
+
+def test_more_steps_go_on_from_a_file_as_if_the_run_had_not_ended(tmp_path, short_windows):
+    file, steps = tmp_path / "progress.safetensors", []
+    straight, longer = classifier(), classifier()
+    whole = reported(straight, batches(), steps=27, progress=lambda done: steps.append(done.terms.loss))
+    means = [sum(steps[:10]) / 10, sum(steps[10:20]) / 10, sum(steps[20:]) / 7]
+    short = reported(classifier(), batches(), steps=7, checkpoint=file)
+    assert short.losses == pytest.approx([sum(steps[:7]) / 7])
+    assert short.kept == 7
+    assert reported(classifier(), batches(), steps=7, checkpoint=file) == short  # all done already
+    first = reported(classifier(), batches(), steps=13, checkpoint=file)
+    assert first.losses == pytest.approx(means[:1])
+    rest = reported(longer, batches(), steps=27, checkpoint=file)
+    assert rest.losses == whole.losses == pytest.approx(means)
+    assert rest.kept == whole.kept == (10, 20, 27)[means.index(min(means))]
+    assert torch.equal(weights_of(longer), weights_of(straight))
+
+
+@pytest.mark.parametrize(("steps", "stop", "ends"), [(16, None, [10, 16]), (15, None, [10]), (9, None, [9]),
+                                                     (30, 16, [10, 16]), (30, 15, [10]), (30, 6, [6]), (30, 5, []),
+                                                     (8, 5, [5])])  # fmt: skip
+def test_the_last_steps_count_if_they_are_more_than_half_a_window(steps, stop, ends, short_windows):
+    losses, values, model, found = [], [weights_of(classifier())], classifier(), []
+
+    def remember(done):
+        losses.append(done.terms.loss)
+        values.append(weights_of(model))
+        if done.step == stop:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) if stop else nullcontext():
+        mmd_(model, batches(), steps=steps, progress=remember, report=found.append, **QUICK)
+    means = [sum(losses[start:end]) / (end - start) for start, end in zip([0, *ends], ends, strict=False)]
+    assert found[0].losses == pytest.approx(means)
+    assert found[0].kept == (ends[means.index(min(means))] if ends else 0)
+    assert torch.equal(weights_of(model), values[found[0].kept])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("driver")], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("stop", [None, 13])
+@pytest.mark.parametrize("at", [1, 4], ids=["first batch", "last batch"])
+def test_what_is_trained_outlives_whatever_ends_the_judgement(error, stop, at, monkeypatch, short_windows):
+    straight, model, calls = mmd_(classifier(), batches(4), steps=10, **QUICK), classifier(), []
+
+    def terms(*arguments, **options):
+        calls.append(not torch.is_grad_enabled())
+        if sum(calls) == 4 + at:  # four judged batches before, four after
+            raise error
+        return mmd_terms(*arguments, **options)
+
+    monkeypatch.setattr("theta0.initializers.mmd.mmd_terms", terms)
+    progress = stop_at(stop, KeyboardInterrupt("first"))
+    with pytest.raises(type(error)) as told:
+        mmd_(model, batches(4), steps=20 if stop else 10, progress=progress, **QUICK)
+    assert told.value is error
+    assert sum(calls) == 4 + at
+    assert torch.equal(weights_of(model), weights_of(straight))
 
 
 def test_zero_steps_change_nothing_and_report_the_start():
@@ -161,10 +296,32 @@ def test_beyond_ten_classes_sampled_ones_give_the_same_expectation():
     assert abs(sum(found) / len(found) - expected) < 4 * float(spread)
 
 
+class CutOff(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
+def half_frozen():
+    """The one parameter that could be trained is not used."""
+    model = nn.Linear(6, 3).requires_grad_(False)
+    model.register_parameter("spare", nn.Parameter(torch.zeros(3)))
+    return model
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"perturbations": 1}, "perturbations: expected at least two"),
+        ({"perturbations": 1}, "perturbations: expected a whole number of at least 2, got 1"),
+        ({"perturbations": 2.5}, "perturbations: expected a whole number of at least 2, got 2.5"),
+        ({"steps": 1.5}, "steps: expected a whole number of at least 0, got 1.5"),
+        ({"memory": math.nan}, "memory: expected a whole number"),
+        ({"uniformity": math.nan}, "uniformity: expected a number of at least 0.* got nan"),
+        ({"detachment": math.inf}, "detachment: expected a number of at least 0, and finite, got inf"),
+        ({"degenerate": -1.0}, "degenerate: expected a number of at least 0.* got -1.0"),
+        ({"scale": "wide"}, "scale: expected a positive number, got wide"),
+        ({"model": nn.Flatten()}, "requires a gradient"),
+        ({"model": CutOff(6, 3)}, "outputs that depend on a parameter that requires a gradient, got ones cut off"),
+        ({"model": half_frozen()}, "unfreeze a parameter that it uses"),
         ({"scale": 0.0}, "scale: expected a positive number"),
         ({"learning_rate": math.nan}, "learning_rate: expected a positive number"),
         ({"steps": -1}, "steps: expected"),
@@ -180,7 +337,7 @@ def test_beyond_ten_classes_sampled_ones_give_the_same_expectation():
         ({"batches": iter(batches())}, "no length"),
     ],
 )  # fmt: skip
-def test_bad_input_is_told_and_changes_nothing(change, message):
+def test_bad_input_is_told_and_changes_nothing(change, message, unchecked):
     options = QUICK | {"steps": 2} | change
     if "no length" in message:
         options["steps"] = None

@@ -1,13 +1,16 @@
 """Pre-training on random labels: labels unused, the best window kept, everything else as found."""
 
 import math
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 from states import randomness, state_of
+from theta0._untouched import untouched
 from theta0.initializers import random_labels_
 
 
@@ -69,6 +72,26 @@ def test_the_best_hundred_steps_are_kept():
     assert all(torch.equal(a, b) for a, b in zip(values(model), at[done.kept], strict=True))
 
 
+@pytest.mark.parametrize(("steps", "stop", "windows"), [(199, None, [100, 99]), (150, None, [100]), (60, None, [60]),
+                                                        (900, 99, [99]), (900, 50, [])])  # fmt: skip
+def test_the_last_steps_count_if_they_are_more_than_half_a_window(steps, stop, windows):
+    model, losses, at, found = network(), [], [values(network())], []
+
+    def remember(step):
+        losses.append(step.loss)
+        at.append(values(model))
+        if step.step == stop:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) if stop else nullcontext():
+        random_labels_(model, BATCHES, steps=steps, generator=2, progress=remember, report=found.append)
+    ends = [sum(windows[: i + 1]) for i in range(len(windows))]
+    means = [sum(losses[end - count : end]) / count for end, count in zip(ends, windows, strict=True)]
+    assert found[0].losses == pytest.approx(means)
+    assert found[0].kept == (ends[means.index(min(means))] if ends else 0)
+    assert all(torch.equal(a, b) for a, b in zip(values(model), at[found[0].kept], strict=True))
+
+
 def test_the_model_and_the_random_state_are_otherwise_as_found():
     model = network()
     model[0].bias.requires_grad_(False)
@@ -110,15 +133,48 @@ def test_an_interrupt_leaves_the_best_so_far_and_an_error_leaves_the_start():
     assert all(torch.equal(a, b) for a, b in zip(values(network()), values(start), strict=True))
 
 
+def test_an_interrupt_while_the_model_is_put_back_leaves_the_best_too(monkeypatch):
+    @contextmanager
+    def impatient(model):
+        with untouched(model):
+            yield
+        raise KeyboardInterrupt
+
+    whole, cut = random_labels_(network(), BATCHES, steps=100, generator=0), network()
+    monkeypatch.setattr("theta0.initializers.random_labels.untouched", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        random_labels_(cut, BATCHES, steps=100, generator=0)
+    assert all(torch.equal(a, b) for a, b in zip(values(whole), values(cut), strict=True))
+
+
+def test_a_loaders_own_generator_plays_no_part_and_is_left_as_it_was():
+    own = generator(8)
+    loader, found = DataLoader(TensorDataset(torch.cat(BATCHES)), 16, shuffle=True, generator=own), []
+    for seed in (8, 9):
+        before = own.manual_seed(seed).get_state()
+        found.append(values(random_labels_(network(), loader, steps=7, generator=4)))
+        assert torch.equal(own.get_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+class CutOff(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
 @pytest.mark.parametrize(
     ("model", "arguments", "words"),
     [
         (nn.Linear(5, 1), {"steps": 1}, "at least two logits"),
         (nn.Linear(5, 2), {"steps": -1}, "steps"),
+        (nn.Linear(5, 2), {"steps": 1.5}, "steps: expected a whole number of at least 0, got 1.5"),
+        (nn.Flatten(), {"steps": 1}, "requires a gradient"),
+        (nn.Linear(5, 2).requires_grad_(False), {"steps": 1}, "requires a gradient"),
+        (CutOff(5, 2), {"steps": 1}, "outputs that depend on a parameter that requires a gradient, got ones cut off"),
         (nn.Linear(5, 2), {"steps": 1, "learning_rate": math.nan}, "learning_rate"),
         (nn.Linear(5, 2).apply(lambda m: m.weight.data.fill_(1e38)), {"steps": 1}, "finite loss"),
     ],
 )
-def test_bad_input(model, arguments, words):
+def test_bad_input(model, arguments, words, unchecked):
     with pytest.raises(ValueError, match=words):
         random_labels_(model, BATCHES, **arguments)

@@ -1,25 +1,38 @@
 """Move a start to where its neighbours solve as many different classification tasks as possible, without labels."""
 
 import math
-from collections.abc import Callable, Iterable, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sized
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from theta0._batches import Batch, endless, initialised, materialised
-from theta0._forward_conditions import trained_parameters, twice_differentiable
+from theta0._batches import Batch, endless, initialised, materialised, outputs_or_told
+from theta0._forward_conditions import steady, trained_parameters, twice_differentiable
+from theta0._models import main_output
 from theta0._randomness import Randomness, streams
 from theta0._ranks import from_first, ranks, summed
-from theta0.initializers.mmd_checkpoint import Progress, read_progress, write_progress
+from theta0.initializers.mmd_checkpoint import (
+    WINDOW,
+    Progress,
+    close_window,
+    long_enough,
+    read_progress,
+    write_progress,
+)
 from theta0.initializers.mmd_loss import Terms, Weights, mmd_terms, same_everywhere
 from theta0.initializers.mmd_results import Mmd, MmdStep, MmdTerms
 from theta0.measurements.perturbed_outputs import MEMORY, Neighbourhood, neighbourhood, samples_of
 
-WINDOW = 100  # steps over which the loss is averaged before parameters are kept
 EPOCHS = 5
+NOT_TRAINABLE = (
+    "model: expected outputs that depend on a parameter that requires a gradient, got ones cut off from all of them; "
+    "look for detach(), torch.no_grad() or .data in its forward pass, or unfreeze a parameter that it uses"
+)
 _JUDGED = 4  # batches on which the terms are compared before and after
 
 
@@ -29,6 +42,7 @@ class _Task:
     batches: Iterable[Any]
     judged: list[Batch]
     around: Neighbourhood
+    scale: float
     weights: Weights
     perturbations: int
     steps: int
@@ -62,10 +76,13 @@ def mmd_(
     Adam lowers L_uni + λ L_sd + ξ L_iod (lee2023mmd, equation 23): for each input the outputs of models perturbed by
     Gaussian noise (section 3.3) should be spread uniformly over the simplex; no perturbed model should leave a class
     out; and the logits should depend on the input and on every layer. The parameters whose mean loss over a hundred
-    steps is lowest are kept (section 4). Frozen parameters are neither perturbed nor moved; buffers, modes and random
-    states are as before. On several ranks of a process group the perturbations are split.
+    steps is lowest are kept (section 4); the steps after the last whole hundred count as a window if they are more
+    than fifty, or more than half of all steps where these are below a hundred, and are lost otherwise. Frozen
+    parameters are neither perturbed nor moved; buffers, modes and random states are as before. On several ranks of a
+    process group the perturbations are split.
 
-    An error leaves the model as it was; an interrupt (Ctrl-C) leaves the best parameters so far and is raised again.
+    An error while it trains leaves the model as it was; an interrupt (Ctrl-C) leaves the best parameters so far, as if
+    the run had ended there, and is raised again. Once trained, the best parameters stay, whatever happens later.
 
     Args:
         model: a classifier that returns samples × at least two logits; changed in place.
@@ -81,17 +98,23 @@ def mmd_(
         generator: a seed, a generator or None.
         progress: told of every step.
         report: receives what was done.
-        checkpoint: a safetensors file, written after each window; a run that finds it goes on from there.
+        checkpoint: a safetensors file, written after each window and at the end; a run that finds it goes on
+            from there, also to more steps. It must be given the same start (not what an interrupt left), and the same
+            settings but for `steps` and `memory`; that the batches are the same is not checked.
         memory: bytes that perturbed outputs may keep for the backward pass, about.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: if an argument is out of range, the model is no classifier, a batch has fewer than two samples, or
-            the loss is not finite.
+        ValueError: if an argument is out of range, the model is no classifier or cannot be trained, a batch has fewer
+            than two samples, the loss is not finite, or the checkpoint is of another model, start or setting.
     """
-    _checked(perturbations, scale, learning_rate, steps)
+    _checked(
+        {"perturbations": (perturbations, 2), "steps": (0 if steps is None else steps, 0), "memory": (memory, 1)},
+        {"scale": scale, "learning_rate": learning_rate},
+        {"uniformity": uniformity, "degenerate": degenerate, "detachment": detachment},
+    )
     inner = initialised(model)
     trained = trained_parameters(inner)
     judged = materialised(batches, inner, max_batches=_JUDGED)
@@ -99,46 +122,76 @@ def mmd_(
         _require_several(batch)
     seed = from_first(streams(generator)("mmd").initial_seed())
     with twice_differentiable(inner):
+        _require_attached(inner, judged[0])
         around = neighbourhood(inner, judged[0].inputs, scale)
-        task = _Task(
-            inner, batches, judged, around, Weights(uniformity, degenerate, detachment), perturbations,
-            steps if steps is not None else EPOCHS * _length(batches), learning_rate, seed, memory, progress,
-            None if checkpoint is None else Path(checkpoint),
-        )  # fmt: skip
-        before = _judge(task)
-        state, interrupted = _train(task, trained)
-        _put(trained, state.best)
-        after = _judge(task)
-    _put(trained, state.best)
+    task = _Task(
+        inner, batches, judged, around, scale, Weights(uniformity, degenerate, detachment), perturbations,
+        steps if steps is not None else EPOCHS * _length(batches), learning_rate, seed, memory, progress,
+        None if checkpoint is None else Path(checkpoint),
+    )  # fmt: skip
+    before, after, state, interrupted = _run(task, trained)
     if report is not None:
-        report(_result(task, before, after, state, interrupted))
+        report(_result(task, before, after, state, interrupted is not None))
     if interrupted is not None:
         raise interrupted
     return model
 
 
-def _train(task: _Task, trained: list[nn.Parameter]) -> tuple[Progress, BaseException | None]:
-    """Adam, with the best window's parameters kept; what interrupts it is returned, not raised."""
-    optimizer = torch.optim.Adam(trained, task.learning_rate)
-    state = read_progress(task.checkpoint, task.model, optimizer, task.seed)
-    stream = streams(state.seed)
-    window = max(1, min(WINDOW, task.steps))
+def _run(task: _Task, trained: list[nn.Parameter]) -> tuple[MmdTerms, MmdTerms, Progress, KeyboardInterrupt | None]:
+    """Train, leave the best parameters in the model, and judge it; the first interrupt is returned, not raised."""
+    state: Progress | None = None
+    interrupted: KeyboardInterrupt | None = None
+    done = False
+    try:
+        with twice_differentiable(task.model):
+            before = _judge(task)
+            optimizer = torch.optim.Adam(trained, task.learning_rate)
+            state = read_progress(task.checkpoint, task.model, optimizer, _settings(task))
+            try:
+                _train(task, trained, optimizer, state)
+            except KeyboardInterrupt as caught:
+                interrupted = caught
+            done = True
+            _put(trained, state.best)
+            after = _judge(task)
+        _put(trained, state.best)
+    except BaseException as error:  # the block above has put the start back
+        if state is not None and (done or isinstance(error, KeyboardInterrupt)):
+            _put(trained, state.best)
+        raise
+    return before, after, state, interrupted
+
+
+def _train(task: _Task, trained: list[nn.Parameter], optimizer: torch.optim.Optimizer, state: Progress) -> None:
+    """Steps, with the best window's parameters kept."""
+    stream = streams(task.seed)
     source = endless(task.batches, task.model, lambda number: stream(f"pass {number}").initial_seed(), skip=state.step)
     try:
-        while state.step < task.steps:
-            batch = next(source)
-            _require_several(batch)
-            terms = _step(task, trained, optimizer, batch, stream(f"step {state.step}").initial_seed())
-            state.step += 1
-            state.total += terms.loss
-            if task.progress is not None:
-                task.progress(MmdStep(state.step, task.steps, terms))
-            if state.step % window == 0:
-                _close_window(state, trained, window)
-                write_progress(task.checkpoint, task.model, optimizer, state)
-    except KeyboardInterrupt as interrupt:
-        return state, interrupt
-    return state, None
+        with closing(source):  # at once, not when a traceback lets go of it: a loader's own generator is put back
+            while state.step < task.steps:
+                batch = next(source)
+                _require_several(batch)
+                terms = _step(task, trained, optimizer, batch, stream(f"step {state.step}").initial_seed())
+                state.step += 1
+                state.open += 1
+                state.total += terms.loss
+                if task.progress is not None:
+                    task.progress(MmdStep(state.step, task.steps, terms))
+                if state.open >= WINDOW:
+                    close_window(state, trained)
+                    write_progress(task.checkpoint, task.model, optimizer, state)
+        if state.open:  # stays open in the file, so that a run of more steps goes on as one never ended
+            write_progress(task.checkpoint, task.model, optimizer, state)
+    finally:  # also where an interrupt ends the run
+        if long_enough(state.open, task.steps):
+            close_window(state, trained)
+
+
+def _settings(task: _Task) -> dict[str, int | float]:
+    """What decides the steps besides the model and the data: a run goes on only under the same."""
+    numbers = {"scale": task.scale, **asdict(task.weights), "learning_rate": task.learning_rate}
+    counts = {"perturbations": task.perturbations, "generator": task.seed}
+    return {name: int(value) for name, value in counts.items()} | {k: float(value) for k, value in numbers.items()}
 
 
 def _step(
@@ -161,15 +214,6 @@ def _step(
     return numbers
 
 
-def _close_window(state: Progress, trained: list[nn.Parameter], window: int) -> None:
-    mean = state.total / window
-    state.losses.append(mean)
-    state.total = 0.0
-    if mean < state.best_loss:
-        state.best_loss, state.kept = mean, state.step
-        state.best = [p.detach().clone() for p in trained]
-
-
 def _judge(task: _Task) -> MmdTerms:
     """The terms on the judged batches, with the same perturbations each time."""
     found = []
@@ -188,7 +232,7 @@ def _judge(task: _Task) -> MmdTerms:
     )
 
 
-def _result(task: _Task, before: MmdTerms, after: MmdTerms, state: Progress, interrupted: BaseException | None) -> Mmd:
+def _result(task: _Task, before: MmdTerms, after: MmdTerms, state: Progress, interrupted: bool) -> Mmd:
     with twice_differentiable(task.model), torch.no_grad():
         outputs = mmd_terms(
             task.around, task.judged[0].inputs, Weights(1.0, 0.0, 0.0), task.seed,
@@ -199,7 +243,7 @@ def _result(task: _Task, before: MmdTerms, after: MmdTerms, state: Progress, int
     each = task.perturbations * again + 2 * classes
     judging = 2 * len(task.judged) * (task.perturbations / 3 + classes)
     return Mmd(
-        before, after, state.step, state.kept, tuple(state.losses), interrupted is not None, dict(outputs.routes),
+        before, after, state.step, state.kept, tuple(state.losses), interrupted, dict(outputs.routes),
         task.around.obstacle, outputs.chunks, state.step * each + judging,
     )  # fmt: skip
 
@@ -232,11 +276,19 @@ def _length(batches: Iterable[Any]) -> int:
     return len(batches)
 
 
-def _checked(perturbations: int, scale: float, learning_rate: float, steps: int | None) -> None:
-    if perturbations < 2:
-        raise ValueError(f"perturbations: expected at least two, since pairs of them are compared, got {perturbations}")
-    for name, value in (("scale", scale), ("learning_rate", learning_rate)):
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name}: expected a positive number, got {value}")
-    if steps is not None and steps < 0:
-        raise ValueError(f"steps: expected a number of at least 0, got {steps}")
+def _require_attached(model: nn.Module, batch: Batch) -> None:
+    with steady(model):
+        outputs = main_output(outputs_or_told(model, batch))
+    if outputs is not None and not outputs.requires_grad:
+        raise ValueError(NOT_TRAINABLE)
+
+
+def _checked(counts: Mapping[str, tuple[Any, int]], positive: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    for name, (value, least) in counts.items():
+        if not isinstance(value, Integral) or value < least:
+            raise ValueError(f"{name}: expected a whole number of at least {least}, got {value}")
+    for name, value in {**positive, **weights}.items():
+        number = float(value) if isinstance(value, Real) else math.nan
+        if not (math.isfinite(number) and (number > 0 or (name in weights and number == 0))):
+            wanted = "number of at least 0, and finite" if name in weights else "positive number"
+            raise ValueError(f"{name}: expected a {wanted}, got {value}")

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -15,7 +17,8 @@ from theta0._forward_conditions import trained_parameters
 from theta0._models import main_output
 from theta0._randomness import Randomness, streams
 from theta0._untouched import untouched
-from theta0.initializers.mmd import WINDOW
+from theta0.initializers.mmd import NOT_TRAINABLE
+from theta0.initializers.mmd_checkpoint import WINDOW, long_enough
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class _State:  # the one thing that changes while the loop runs
     best: list[Tensor]
     step: int = 0
     kept: int = 0
+    open: int = 0  # steps of the window under way
+    total: float = 0.0  # of their losses
     losses: list[float] = field(default_factory=list)
 
 
@@ -74,8 +79,10 @@ def random_labels_(
     """Adam on cross-entropy with fresh, uniformly drawn labels in every mini-batch (lee2023mmd, §4 and appendix D.2).
 
     The labels of the batches are never used. The parameters whose mean loss over a hundred steps is lowest are kept,
-    and with them the running statistics of normalisations, which belong to them; all else is as it was. An error
-    leaves the model as it was; an interrupt (Ctrl-C) leaves the best parameters so far and is raised again.
+    and with them the running statistics of normalisations, which belong to them; all else is as it was. The steps after
+    the last whole hundred count as a window if they are more than fifty, or more than half of all steps where these are
+    below a hundred, and are lost otherwise. An error leaves the model as it was; an interrupt (Ctrl-C) leaves the best
+    parameters so far, as if the run had ended there, and is raised again.
 
     Args:
         model: a classifier that returns samples × at least two logits; changed in place, trained in the mode found.
@@ -91,25 +98,23 @@ def random_labels_(
         The model.
 
     Raises:
-        ValueError: if an argument is out of range, the model is no classifier, or the loss is not finite.
+        ValueError: if an argument is out of range, the model is no classifier or cannot be trained, or the loss is
+            not finite.
 
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> done = random_labels_(net, [torch.randn(8, 3)], steps=2, generator=0)
     """
-    if not (math.isfinite(learning_rate) and learning_rate > 0):
-        raise ValueError(f"learning_rate: expected a positive number, got {learning_rate}")
-    if steps < 0:
-        raise ValueError(f"steps: expected a number of at least 0, got {steps}")
+    _checked(steps, learning_rate)
     inner = initialised(model)
     materialised(batches, inner, max_batches=1)
     tensors = [*trained_parameters(inner), *inner.buffers()]
     state = _State(_values(tensors))
     interrupt: KeyboardInterrupt | None = None
-    with untouched(inner):
-        try:
+    try:
+        with untouched(inner):
             _train(inner, batches, state, tensors, steps, learning_rate, streams(generator), progress)
-        except KeyboardInterrupt as caught:
-            interrupt = caught
+    except KeyboardInterrupt as caught:
+        interrupt = caught
     with torch.no_grad():
         for tensor, value in zip(tensors, state.best, strict=True):
             tensor.copy_(value)
@@ -132,23 +137,34 @@ def _train(
 ) -> None:
     trained = trained_parameters(model)
     optimizer = torch.optim.Adam(trained, learning_rate)
-    labels, window, total = stream("labels"), max(1, min(WINDOW, steps)), 0.0
-    source = endless(batches, model, lambda number: stream(f"pass {number}").initial_seed())
-    while state.step < steps:
-        value = _loss(model, next(source), labels)
-        for parameter, gradient in zip(trained, torch.autograd.grad(value, trained, allow_unused=True), strict=True):
-            parameter.grad = gradient
-        optimizer.step()
-        number = float(value.detach())
-        state.step += 1
-        total += number
-        if progress is not None:
-            progress(RandomLabelStep(state.step, steps, number))
-        if state.step % window == 0:
-            if total / window < min(state.losses, default=math.inf):
-                state.best, state.kept = _values(tensors), state.step
-            state.losses.append(total / window)
-            total = 0.0
+    labels = stream("labels")
+    try:
+        with closing(endless(batches, model, lambda number: stream(f"pass {number}").initial_seed())) as source:
+            while state.step < steps:
+                value = _loss(model, next(source), labels)
+                gradients = torch.autograd.grad(value, trained, allow_unused=True)
+                for parameter, gradient in zip(trained, gradients, strict=True):
+                    parameter.grad = gradient
+                optimizer.step()
+                number = float(value.detach())
+                state.step += 1
+                state.open += 1
+                state.total += number
+                if progress is not None:
+                    progress(RandomLabelStep(state.step, steps, number))
+                if state.open == WINDOW:
+                    _close_window(state, tensors)
+    finally:  # also where an interrupt ends the run
+        if long_enough(state.open, steps):
+            _close_window(state, tensors)
+
+
+def _close_window(state: _State, tensors: list[Tensor]) -> None:
+    mean = state.total / state.open
+    if mean < min(state.losses, default=math.inf):
+        state.best, state.kept = _values(tensors), state.step
+    state.losses.append(mean)
+    state.open, state.total = 0, 0.0
 
 
 def _loss(model: nn.Module, batch: Batch, labels: Generator) -> Float[Tensor, ""]:
@@ -160,6 +176,8 @@ def _loss(model: nn.Module, batch: Batch, labels: Generator) -> Float[Tensor, ""
                 f"model: expected outputs of samples × classes, at least two logits a sample, got {got}; for a single "
                 "logit let the model return (0, logit)"
             )
+        if not logits.requires_grad:
+            raise ValueError(NOT_TRAINABLE)
         drawn = torch.randint(logits.shape[1], (len(logits),), generator=labels).to(logits.device)
         value = F.cross_entropy(logits, drawn)
     if not bool(torch.isfinite(value)):
@@ -168,6 +186,13 @@ def _loss(model: nn.Module, batch: Batch, labels: Generator) -> Float[Tensor, ""
             "exploding activations with theta0.diagnose, or lower the rate"
         )
     return value
+
+
+def _checked(steps: Any, learning_rate: Any) -> None:
+    if not (isinstance(learning_rate, Real) and math.isfinite(learning_rate) and float(learning_rate) > 0):
+        raise ValueError(f"learning_rate: expected a positive number, got {learning_rate}")
+    if not isinstance(steps, Integral) or int(steps) < 0:
+        raise ValueError(f"steps: expected a whole number of at least 0, got {steps}")
 
 
 def _values(tensors: list[Tensor]) -> list[Tensor]:
