@@ -37,7 +37,7 @@ def compare(
     traceback: TracebackOption = False,
 ) -> None:
     """Race starting points, each at its own best rate. Exit code: 0 done, 1 not all done in time, 2 bad target."""
-    with errors(traceback), progress("racing the starts") as tell, redirect_stdout(sys.stderr):
+    with errors(traceback, store), progress("racing the starts") as tell, redirect_stdout(sys.stderr):
         import torch
 
         from theta0.comparison import compare as run
