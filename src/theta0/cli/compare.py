@@ -42,13 +42,15 @@ def compare(
 
         from theta0.comparison import compare as run
         from theta0.comparison import winning_start_
+        from theta0.comparison.reading import seeded
         from theta0.reports import comparison_document, comparison_report, write_page
         from theta0.targets import load_target
         from theta0.treatment import save_start
 
         require_writable(out, html, store)
         torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
-        t = load_target(target)
+        with seeded():  # what batches() draws is drawn again by the next command, so that its store is found
+            t = load_target(target)
         found = run(
             t.build,
             t.batches,

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from torch import nn
 
-from theta0._batches import materialised
 from theta0._losses import Loss, checked
 from theta0._training import RATES, Run, checked_optimizer, probe_rate, short_run
 from theta0._untouched import randomness_snapshot, untouched
 from theta0.comparison.arguments import check_arguments
+from theta0.comparison.reading import read
 from theta0.comparison.results import Comparison, Entrant, Heat, Standing, all_diverged
 from theta0.comparison.starts import Factory, Made, Makers, UnmadeError
 from theta0.comparison.store import Store, digest, loss_name, run_from_dict, run_to_dict
@@ -55,7 +55,7 @@ def compare(
 
     Args:
         model: a module, or a function that makes one, called under each seed.
-        batches: `(inputs, targets)` batches.
+        batches: `(inputs, targets)` batches; a DataLoader shuffles from a fixed seed, its own generator too.
         loss: a name, a callable, or None where the model returns its own.
         starts: names out of `STARTS`. One that cannot be made is told with the reason, and the others are raced.
         rates: the rates to try for every start; "auto" for 0.1 to 10 times what the curvature at that start allows, and
@@ -79,7 +79,7 @@ def compare(
     check_arguments(starts, rates, steps, seeds, budget_s)
     began, restore_randomness = time.perf_counter(), randomness_snapshot()
     first = Makers(model, (), checked(loss)).plain(0)
-    found = materialised(batches, first, max_batches=max_batches)
+    found = read(batches, first, max_batches=max_batches)
     name = checked_optimizer(optimizer or "sgd")
     trial = trial_of(found, loss, optimizer=name, rate=None, steps=steps)
     makers = Makers(model, trial.rest, loss)
@@ -127,7 +127,7 @@ def winning_start_(
     if winner is None:
         raise ValueError("comparison: expected a winner, got none: the time ran out before any run was done")
     seed = min(zip(winner.runs, winner.seeds, strict=True), key=lambda pair: _rank(pair[0].held_out))[1]
-    data = materialised(batches, Makers(model, (), loss).plain(0), max_batches=max_batches)
+    data = read(batches, Makers(model, (), loss).plain(0), max_batches=max_batches)
     trial = trial_of(data, loss, optimizer=found.optimizer, rate=None, steps=found.steps)
     made = Makers(model, trial.rest, loss).make(winner.start, seed)
     return made.model
