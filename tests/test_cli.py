@@ -371,6 +371,51 @@ def test_compare_in_a_real_process_goes_on_from_its_store_and_writes_the_winner(
     assert "lcw at rate 0.1 trains best" in result.stdout.replace("\n", " ")
 
 
+SHUFFLED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+loss = "cross_entropy"
+def model(): return nn.Linear(4, 2)
+def batches():
+    x = torch.randn(128, 4)
+    return DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), batch_size=8, shuffle=True, generator=GENERATOR)
+"""
+
+
+@pytest.mark.parametrize("generator", ["None", "torch.Generator()"])
+def test_compare_goes_on_from_its_store_where_data_are_shuffled(generator, tmp_path):
+    path, store = target(tmp_path, SHUFFLED.replace("GENERATOR", generator)), tmp_path / "runs.jsonl"
+    options = ["--starts", "default", "--rates", "0.03,0.1", "--steps", 8, "--seeds", 1, "--store", store, "--json"]
+    code, first, err = run("compare", path, *options)
+    assert code == 0, err
+    done = store.read_text()
+    again = inside("compare", path, *options)  # of another random state
+    assert again.exit_code == 0
+    assert store.read_text() == done
+    found, same = (json.loads(text)["comparison"] for text in (first, again.stdout))
+    assert same["standings"] == found["standings"]
+
+
+@pytest.mark.parametrize(("after", "said"), [(1, "nothing was written"), (3, "the runs so far are in {}: the same")])
+def test_an_interrupted_race_says_where_its_runs_are(after, said, tmp_path, monkeypatch):
+    path, store, told = target(tmp_path, SHUFFLED.replace("GENERATOR", "None")), tmp_path / "runs.jsonl", []
+
+    def race(*arguments, progress, **options):
+        def stop(text):
+            told.append(text)
+            if len(told) == after:
+                raise KeyboardInterrupt
+
+        return compare(*arguments, progress=stop, **options)
+
+    monkeypatch.setattr("theta0.comparison.compare", race)
+    result = inside("compare", path, "--starts", "default", "--rates", "0.03,0.1", "--steps", 8, "--store", store)
+    assert result.exit_code == 130
+    assert said.format(store) in result.stderr
+    assert (store.exists() and store.read_text().count("\n") == after - 1) or after == 1
+
+
 @pytest.mark.parametrize("name", ["nio", "gradinit", pytest.param("mmd", marks=pytest.mark.slow)])
 def test_treat_with_a_search_in_a_real_process(name, tmp_path):
     path, out_file = target(tmp_path, HEALTHY), tmp_path / "start.safetensors"

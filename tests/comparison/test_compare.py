@@ -232,12 +232,6 @@ def test_automatic_rates_lie_around_each_starts_own_suggestion():
     assert found.entrants[0].suggested != found.entrants[1].suggested
 
 
-def test_diverging_starts_come_last():
-    found = compare(mlp(), flat(), lambda o, t: o.square().mean() * 1e3, **SHORT | {"rates": [1e4], "steps": 20})
-    assert all(math.isinf(standing.mean) for standing in found.standings)
-    assert all(math.isnan(standing.spread) for standing in found.standings)
-
-
 def test_the_winner_can_be_made_again():
     found = compare(deep, learnable(), "cross_entropy", **SHORT | {"steps": 60})
     model = winning_start_(deep, learnable(), "cross_entropy", found)

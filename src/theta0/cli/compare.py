@@ -37,18 +37,20 @@ def compare(
     traceback: TracebackOption = False,
 ) -> None:
     """Race starting points, each at its own best rate. Exit code: 0 done, 1 not all done in time, 2 bad target."""
-    with errors(traceback), progress("racing the starts") as tell, redirect_stdout(sys.stderr):
+    with errors(traceback, store), progress("racing the starts") as tell, redirect_stdout(sys.stderr):
         import torch
 
         from theta0.comparison import compare as run
         from theta0.comparison import winning_start_
+        from theta0.comparison.reading import seeded
         from theta0.reports import comparison_document, comparison_report, write_page
         from theta0.targets import load_target
         from theta0.treatment import save_start
 
         require_writable(out, html, store)
         torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
-        t = load_target(target)
+        with seeded():  # what batches() draws is drawn again by the next command, so that its store is found
+            t = load_target(target)
         found = run(
             t.build,
             t.batches,

@@ -60,8 +60,8 @@ def bar(title: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def errors(show: bool) -> Iterator[None]:
-    """Turn what is wrong with the user's target into one paragraph and exit code 2."""
+def errors(show: bool, store: Path | None = None) -> Iterator[None]:
+    """Turn what is wrong with the user's target into one paragraph and exit code 2, an interrupt into exit code 130."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -76,7 +76,9 @@ def errors(show: bool) -> Iterator[None]:
             "please report it with what --traceback shows"
         )
     except KeyboardInterrupt:
-        typer.echo("theta0: interrupted; nothing was written.", err=True)
+        kept = store is not None and store.is_file() and store.stat().st_size > 0
+        told = f"the runs so far are in {store}: the same command goes on from them" if kept else "nothing was written"
+        typer.echo(f"theta0: interrupted; {told}.", err=True)
         raise typer.Exit(130) from None
 
 

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,18 +10,20 @@ from typing import Any, Literal
 
 from torch import nn
 
-from theta0._batches import materialised
 from theta0._losses import Loss, checked
 from theta0._training import RATES, Run, checked_optimizer, probe_rate, short_run
 from theta0._untouched import randomness_snapshot, untouched
-from theta0.comparison.results import Comparison, Entrant, Heat, Standing
-from theta0.comparison.starts import STARTS, Factory, Made, Makers, UnmadeError
+from theta0.comparison.arguments import check_arguments
+from theta0.comparison.reading import read
+from theta0.comparison.results import Comparison, Entrant, Heat, Standing, all_diverged
+from theta0.comparison.starts import Factory, Made, Makers, UnmadeError
 from theta0.comparison.store import Store, digest, loss_name, run_from_dict, run_to_dict
 from theta0.diagnosis.rates import measured_rate
 from theta0.treatment.trials import Trial, fresh_order, trial_of
 
 AROUND = (0.1, 0.3, 1.0, 3.0, 10.0)  # times a start's own suggestion
 _FURTHER = 3  # rates past the lowest or the highest, while that is the best
+_LOWER = 6  # tenths of a start's lowest rate, while every rate diverges
 RUNGS = (0.25, 0.5, 1.0)  # of the steps: after each the better half of a start's rates goes on
 
 
@@ -44,14 +47,15 @@ def compare(
 
     Rates are chosen by successive halving (Jamieson & Talwalkar, 2016): runs of a quarter, half and all of the steps
     with the first seed, after each of which the better half of every start's rates goes on; where the best of automatic
-    rates is the lowest or the highest, further ones are tried on that side. No start is dropped. Then
-    every start runs at its best rate for every seed, and the leaderboard is of the last quarter of the batches, which
-    took no part before. A seed gives data order and noise, and other weights where `model` is a function. The model,
-    where it is one, is left bit-identical. Runs are made one after another, not vmapped.
+    rates is the lowest or the highest, further ones are tried on that side. No start is dropped. Then every start runs
+    at its best rate for every seed, and the leaderboard is of the last quarter of the batches, which took no part
+    before. Where every automatic rate diverges, lower ones are tried, down to a millionth of the lowest. A seed gives
+    data order and noise, and other weights where `model` is a function. The model, where it is one, is left
+    bit-identical. Runs are made one after another, not vmapped.
 
     Args:
         model: a module, or a function that makes one, called under each seed.
-        batches: `(inputs, targets)` batches.
+        batches: `(inputs, targets)` batches; a DataLoader shuffles from a fixed seed, its own generator too.
         loss: a name, a callable, or None where the model returns its own.
         starts: names out of `STARTS`. One that cannot be made is told with the reason, and the others are raced.
         rates: the rates to try for every start; "auto" for 0.1 to 10 times what the curvature at that start allows, and
@@ -72,10 +76,10 @@ def compare(
     Raises:
         ValueError: on a wrong argument or unusable data, or if no start can be made.
     """
-    _check(starts, rates, steps, seeds, budget_s)
+    check_arguments(starts, rates, steps, seeds, budget_s)
     began, restore_randomness = time.perf_counter(), randomness_snapshot()
     first = Makers(model, (), checked(loss)).plain(0)
-    found = materialised(batches, first, max_batches=max_batches)
+    found = read(batches, first, max_batches=max_batches)
     name = checked_optimizer(optimizer or "sgd")
     trial = trial_of(found, loss, optimizer=name, rate=None, steps=steps)
     makers = Makers(model, trial.rest, loss)
@@ -90,7 +94,8 @@ def compare(
         race.making = sum(entrant.seconds for entrant in entrants)
         best = race.heat([entrant for entrant in entrants if not entrant.reason])
         standings, complete = race.final(best, seeds)
-        entrants = [replace(entrant, reason=race.unmade.get(entrant.start, entrant.reason)) for entrant in entrants]
+        reasons = all_diverged(race.heats, standings) | race.unmade
+        entrants = [replace(entrant, reason=reasons.get(entrant.start, entrant.reason)) for entrant in entrants]
         drawn = not isinstance(model, nn.Module) and digest(makers.plain(0)) != digest(makers.plain(1))
     finally:
         makers.restore()
@@ -122,7 +127,7 @@ def winning_start_(
     if winner is None:
         raise ValueError("comparison: expected a winner, got none: the time ran out before any run was done")
     seed = min(zip(winner.runs, winner.seeds, strict=True), key=lambda pair: _rank(pair[0].held_out))[1]
-    data = materialised(batches, Makers(model, (), loss).plain(0), max_batches=max_batches)
+    data = read(batches, Makers(model, (), loss).plain(0), max_batches=max_batches)
     trial = trial_of(data, loss, optimizer=found.optimizer, rate=None, steps=found.steps)
     made = Makers(model, trial.rest, loss).make(winner.start, seed)
     return made.model
@@ -139,6 +144,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
         self.unmade: dict[str, str] = {}  # starts that could be made, but not for a later seed
         self.weights: dict[int, str] = {}
         self.automatic = False
+        self.lowered = Counter[str]()  # tenths taken, by start
 
     def key(self, *parts: Any) -> str:
         seed = parts[-1]
@@ -202,6 +208,8 @@ class _Race:  # a class because heats and finals share store, clock and costs
 
     def _better_half(self, start: str, rates: list[float], steps: int) -> list[float]:
         reached = {rate: self._heat(start, rate, steps) for rate in rates}
+        if self.automatic:
+            self._lower(start, reached, steps)
         for _ in range(_FURTHER if self.automatic and steps < self.trial.steps * RUNGS[1] else 0):
             best = min(reached, key=lambda rate: reached[rate])
             edges = {min(reached): 1 / 3, max(reached): 3.0}
@@ -209,6 +217,17 @@ class _Race:  # a class because heats and finals share store, clock and costs
                 break
             reached[best * edges[best]] = self._heat(start, best * edges[best], steps)
         return sorted(reached, key=lambda rate: reached[rate])[: (len(rates) + 1) // 2]
+
+    def _lower(self, start: str, reached: dict[float, float], steps: int) -> None:
+        """Where every rate diverged, go down by tenths until one does not, and try one between the last two."""
+        lowered = False
+        while not any(map(math.isfinite, reached.values())) and self.lowered[start] < _LOWER:
+            lowered, rate = True, min(reached) / 10
+            self.lowered[start] += 1
+            reached[rate] = self._heat(start, rate, steps)
+        if lowered and math.isfinite(reached[min(reached)]):
+            rate = 3 * min(reached)
+            reached[rate] = self._heat(start, rate, steps)
 
     def _heat(self, start: str, rate: float, steps: int) -> float:
         self.tell(f"{start} at rate {rate:.3g}: {steps} steps")
@@ -273,20 +292,6 @@ class _Race:  # a class because heats and finals share store, clock and costs
 
     def _short_of(self, steps: int, more: float = 0.0) -> bool:
         return time.perf_counter() + steps * self.pace + more > self.deadline
-
-
-def _check(starts: Sequence[str], rates: Any, steps: int, seeds: int, budget_s: float | None) -> None:
-    unknown = [start for start in starts if start not in STARTS]
-    if unknown or not starts:
-        raise ValueError(f"starts: expected names out of {', '.join(STARTS)}, got {', '.join(unknown) or 'none'}")
-    fair = isinstance(rates, Sequence) and len(rates) > 0 and all(isinstance(r, (int, float)) and r > 0 for r in rates)
-    if rates != "auto" and not (fair and all(math.isfinite(rate) for rate in rates)):
-        raise ValueError(f"rates: expected 'auto' or positive numbers, got {rates!r}")
-    for name, value in (("steps", steps), ("seeds", seeds)):
-        if value < 1:
-            raise ValueError(f"{name}: expected at least 1, got {value}")
-    if budget_s is not None and not budget_s > 0:
-        raise ValueError(f"budget_s: expected a positive number of seconds, got {budget_s}")
 
 
 def _rank(value: float) -> float:

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from theta0._training import Run
@@ -17,7 +18,7 @@ class Entrant:
         rates: those tried.
         seconds: for making the start.
         gradients: for making the start, where the method tells; else None.
-        reason: why it could not be made, for one seed or at all; the empty string where it could.
+        reason: why it could not be made, for one seed or at all, or that every rate diverged; else the empty string.
     """
 
     start: str
@@ -114,3 +115,18 @@ class Comparison:
         """
         quantities = ("mean", "spread", "rate")
         return {f"{s.start}/{quantity}": getattr(s, quantity) for s in self.standings for quantity in quantities}
+
+
+def all_diverged(heats: Sequence[Heat], standings: Sequence[Standing]) -> dict[str, str]:
+    """The starts of which no run came to its end, whatever the rate.
+
+    Returns:
+        What the leaderboard says of them, by name.
+    """
+    told = {}
+    for standing in standings:
+        own = [heat for heat in heats if heat.start == standing.start]
+        if not any(math.isfinite(run.held_out) for run in [*standing.runs, *(heat.run for heat in own)]):
+            lowest = min(standing.rate, *(heat.rate for heat in own), math.inf)
+            told[standing.start] = f"every rate tried diverged, down to {lowest:.3g}"
+    return told

@@ -1,0 +1,60 @@
+"""A data source read from a fixed seed: a race asked for again sees the same batches, and its store is found."""
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from theta0._batches import Batch, materialised
+from theta0._untouched import randomness_snapshot
+
+_SEED = 1729  # not one of the runs': the data must not be drawn as the weights are
+
+
+@contextmanager
+def seeded(source: Any = None) -> Iterator[None]:
+    """Within the block every global generator, and those that a DataLoader holds, start from a fixed seed.
+
+    Afterwards they are as they were, also when the block raises.
+    """
+    restore, own = randomness_snapshot(), _generators(source)
+    states = [generator.get_state() for generator in own]
+    try:
+        torch.manual_seed(_SEED)
+        np.random.seed(_SEED)
+        random.seed(_SEED)
+        for generator in own:
+            generator.manual_seed(_SEED)
+        yield
+    finally:
+        restore()
+        for generator, state in zip(own, states, strict=True):
+            generator.set_state(state)
+
+
+def read(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None) -> list[Batch]:
+    """Read a data source, shuffled the same way each time.
+
+    Args:
+        batches: as for `materialised`.
+        model: likewise.
+        max_batches: likewise.
+
+    Returns:
+        At least one batch.
+    """
+    with seeded(batches):
+        return materialised(batches, model, max_batches=max_batches)
+
+
+def _generators(source: Any) -> list[torch.Generator]:
+    """The generators of a DataLoader, its samplers and its data set, each once."""
+    batcher = getattr(source, "batch_sampler", None)
+    sampler, data = getattr(source, "sampler", None), getattr(source, "dataset", None)
+    holders = (source, sampler, batcher, getattr(batcher, "sampler", None), data)
+    found = [getattr(holder, "generator", None) for holder in holders]
+    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
