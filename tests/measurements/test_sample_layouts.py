@@ -2,69 +2,22 @@
 
 import pytest
 import torch
+from measurements_layouts import LAYOUTS, WIDTH, built
 from torch import nn
 
 from theta0._forward_conditions import twice_differentiable
 from theta0.measurements.perturbed_outputs import neighbourhood, sampled
 
-WIDTH = 8
 SAMPLES = 2
-
-
-class Sequences(nn.Module):
-    """Linear layers over samples × length × width, or with the length first."""
-
-    def __init__(self, layout):
-        super().__init__()
-        self.layout = layout
-        self.one, self.other, self.head = (nn.Linear(WIDTH, width) for width in (WIDTH, WIDTH, 3))
-
-    def forward(self, x):
-        length = x.shape[1]
-        if self.layout != "batch first":
-            x = x.transpose(0, 1)
-        if self.layout == "folded":
-            x = x.flatten(0, 1)
-        x = self.other(self.one(x).tanh()).tanh()
-        if self.layout == "folded":
-            x = x.view(length, -1, WIDTH)
-        return self.head(x.mean(1 if self.layout == "batch first" else 0))
-
-
-class Attention(nn.Module):
-    def __init__(self, batch_first):
-        super().__init__()
-        self.batch_first = batch_first
-        self.layer = nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, dropout=0.0, batch_first=batch_first)
-        self.head = nn.Linear(WIDTH, 3)
-
-    def forward(self, x):
-        x = self.layer(x) if self.batch_first else self.layer(x.transpose(0, 1)).transpose(0, 1)
-        return self.head(x.mean(1))
-
-
-LAYOUTS = {
-    "batch first": lambda: Sequences("batch first"),
-    "sequence first": lambda: Sequences("sequence first"),
-    "folded": lambda: Sequences("folded"),
-    "attention, batch first": lambda: Attention(True),
-    "attention, sequence first": lambda: Attention(False),
-}
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 each_length = pytest.mark.parametrize("length", [4, 5, 12])
-
-
-def built(layout, length, samples=SAMPLES):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return LAYOUTS[layout]().double(), torch.randn(samples, length, WIDTH, dtype=torch.float64)
 
 
 @each_layout
 @each_length
 @pytest.mark.parametrize("prefer", ["explicit", "gram"])
 def test_perturbed_outputs_do_not_depend_on_how_perturbations_are_split(layout, length, prefer):
-    model, inputs = built(layout, length)
+    model, inputs = built(layout, length, SAMPLES)
     seeds = torch.arange(6)
     with twice_differentiable(model), torch.no_grad():
         around = neighbourhood(model, inputs, 0.7)
@@ -80,7 +33,7 @@ def test_perturbed_outputs_do_not_depend_on_how_perturbations_are_split(layout, 
 @each_layout
 @pytest.mark.parametrize("count", [2, 4])
 def test_perturbed_outputs_are_those_of_one_sample_at_a_time(layout, count):
-    model, inputs = built(layout, 8)
+    model, inputs = built(layout, 8, SAMPLES)
     seeds = torch.arange(count)
     with twice_differentiable(model), torch.no_grad():
         around = neighbourhood(model, inputs, 0.7)
@@ -102,7 +55,7 @@ class Switching(nn.Module):
 
 
 def test_a_layout_that_was_not_looked_at_takes_a_pass_for_each_perturbation():
-    model, inputs = Switching().double(), built("batch first", 5)[1]
+    model, inputs = Switching().double(), built("batch first", 5, SAMPLES)[1]
     seeds = torch.arange(6)
     with twice_differentiable(model):
         around = neighbourhood(model, inputs, 0.7)
@@ -114,7 +67,7 @@ def test_a_layout_that_was_not_looked_at_takes_a_pass_for_each_perturbation():
 
 
 def test_the_gram_route_runs_inside_attention():
-    model, inputs = built("attention, batch first", 2)
+    model, inputs = built("attention, batch first", 2, SAMPLES)
     with twice_differentiable(model), torch.no_grad():
         around = neighbourhood(model, inputs, 0.7)
         routes = sampled(around, inputs, torch.arange(3), prefer="gram").routes
