@@ -1,6 +1,6 @@
 import pytest
 import torch
-from measurements_layouts import LAYOUTS, built
+from layout_cases import LAYOUTS, built
 from torch import nn
 
 from theta0._forward_conditions import twice_differentiable

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from measurements_layouts import LAYOUTS, WIDTH, built
+from layout_cases import LAYOUTS, WIDTH, built
 from torch import nn
 
 from theta0._forward_conditions import twice_differentiable
