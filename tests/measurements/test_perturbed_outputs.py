@@ -66,7 +66,9 @@ def _draws_in_order(model, inputs, around, noise):
     trained = {n: p for n, p in model.named_parameters() if id(p) in around.names}
     if around.obstacle is not None:
         return {n: draw(noise, p) for n, p in trained.items()}
-    calls = PerturbedCalls(noise, around.names, len(_first(inputs)), prefer="explicit", reused=frozenset())
+    calls = PerturbedCalls(
+        noise, around.names, len(_first(inputs)), prefer="explicit", reused=frozenset(), layouts=around.layouts
+    )
     with torch.no_grad(), calls:
         given = calls.inputs(inputs)
         named = {k: v for k, v in given.items() if k != "labels"} if isinstance(given, dict) else {}

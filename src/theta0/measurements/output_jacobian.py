@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from theta0._calls import LinearCall, watch
 from theta0._forward_conditions import steady
 from theta0._models import main_output, outputs_of
+from theta0.measurements.sample_owners import sample_owners, squares_by_sample
 
 INPUT = "(input)"
 CLASSES = 10
@@ -36,34 +37,48 @@ class JacobianNorms:
     norms: Float[Tensor, "layers classes samples"]
 
 
-class _ConstantStatistics(TorchFunctionMode):  # a class because torch's interception point is one
-    """Batch normalisation divides by the batch's statistics as if they were constants.
+class _Statistics(TorchFunctionMode):  # a class because torch's interception point is one
+    """Batch normalisation takes its batch statistics from another pass, or notes them in the order of calls.
 
     Otherwise a sample's logits depend on other samples' inputs, and the sum over the batch of what follows a
-    normalisation does not depend on its inputs at all.
+    normalisation does not depend on its inputs at all. Those of another pass still depend on the parameters.
     """
+
+    def __init__(self, given: list[tuple[Tensor, Tensor]] | None = None) -> None:
+        super().__init__()
+        self.given = None if given is None else iter(given)
+        self.noted: list[tuple[Tensor, Tensor]] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         options = dict(kwargs or {})
-        return _batch_norm(*args, **options) if func is F.batch_norm else func(*args, **options)
+        return self.batch_norm(*args, **options) if func is F.batch_norm else func(*args, **options)
 
-
-def _batch_norm(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    if training:
-        axes = [axis for axis in range(input.dim()) if axis != 1]
-        running_var, running_mean = torch.var_mean(input.detach(), axes, correction=0)
-    return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    def batch_norm(
+        self,
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        """Normalise by statistics that do not depend on this pass's inputs."""
+        if not training:
+            return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+        if self.given is None:
+            variance, mean = torch.var_mean(input, [axis for axis in range(input.dim()) if axis != 1], correction=0)
+            self.noted.append((mean, variance))
+        else:
+            mean, variance = next(self.given)
+        # Not F.batch_norm: it has no derivative in the statistics that it is given.
+        shape = (1, -1, *[1] * (input.dim() - 2))
+        result = (input - mean.view(shape)) * (variance + eps).rsqrt().view(shape)
+        result = result if weight is None else result * weight.view(shape)
+        return (result if bias is None else result + bias.view(shape)).to(input.dtype)
 
 
 def jacobian_norms(
@@ -72,7 +87,8 @@ def jacobian_norms(
     r"""$\|J^{(i)}_{θ^{(l:L)}}(x_l)\|_F$ of lee2023mmd, section 3.2.2, for every sample, class i and layer l < L.
 
     x_0 is the input (the output of embeddings where inputs are integers) and x_l the output of the l-th linear map. One
-    backward pass a class. The statistics of batch normalisation count as constants.
+    backward pass a class, and a few more to tell the samples apart; where something is shared by several samples, one a
+    sample and class. The statistics of batch normalisation do not count as functions of x, only of the parameters.
 
     Args:
         model: prepared by the caller (dropout off, twice differentiable).
@@ -113,6 +129,12 @@ def detachment_loss(
 
 def _forward(model: nn.Module, inputs: Any) -> tuple[Tensor, dict[str, tuple[Any, ...]]]:
     """The logits, and what they are to be differentiated with respect to."""
+    statistics = _Statistics()
+    found = _pass(model, inputs, statistics)
+    return _pass(model, inputs, _Statistics(statistics.noted)) if statistics.noted else found
+
+
+def _pass(model: nn.Module, inputs: Any, statistics: _Statistics) -> tuple[Tensor, dict[str, tuple[Any, ...]]]:
     calls: list[tuple[str, str, GradientEdge]] = []
 
     def observe(call: LinearCall) -> None:
@@ -120,7 +142,7 @@ def _forward(model: nn.Module, inputs: Any) -> tuple[Tensor, dict[str, tuple[Any
             calls.append((call.layer, call.kind, get_gradient_edge(call.output)))
 
     leaves: list[Tensor] = []
-    with torch.enable_grad(), steady(model), _ConstantStatistics(), watch(model, observe):
+    with torch.enable_grad(), steady(model), statistics, watch(model, observe):
         logits = main_output(outputs_of(model, tree_map(lambda leaf: _leaf(leaf, leaves), inputs)))
     return _checked(logits), _places(leaves, calls)
 
@@ -129,7 +151,8 @@ def _jacobian(
     logits: Tensor, places: dict[str, tuple[Any, ...]], classes: tuple[int, ...], differentiable: bool
 ) -> JacobianNorms:
     with torch.enable_grad():
-        rows = torch.stack([_norms(logits[:, i], places, differentiable) for i in classes], dim=1)
+        owners = sample_owners(logits, [place for group in places.values() for place in group])
+        rows = torch.stack([_norms(logits[:, i], places, owners, differentiable) for i in classes], dim=1)
     return JacobianNorms(tuple(places), classes, rows if differentiable else rows.detach())
 
 
@@ -150,21 +173,14 @@ def _places(leaves: list[Tensor], calls: list[tuple[str, str, GradientEdge]]) ->
     return places | {layer: (edge,) for layer, _, edge in linear[:-1]}
 
 
-def _norms(logit: Tensor, places: dict[str, tuple[Any, ...]], differentiable: bool) -> Tensor:
+def _norms(
+    logit: Tensor, places: dict[str, tuple[Any, ...]], owners: list[Tensor | None], differentiable: bool
+) -> Tensor:
     wanted = [place for group in places.values() for place in group]
-    found = iter(torch.autograd.grad(logit.sum(), wanted, create_graph=differentiable, retain_graph=True,
-                                     allow_unused=True))  # fmt: skip
-    rows = []
-    for group in places.values():
-        squares = [_by_sample(g, len(logit)) for g in (next(found) for _ in group) if g is not None]
-        rows.append(torch.linalg.vector_norm(torch.cat(squares, 1), dim=1) if squares else torch.zeros_like(logit))
-    return torch.stack(rows)
-
-
-def _by_sample(gradient: Tensor, samples: int) -> Tensor:
-    """A gradient as samples × everything else, where the samples lie along the first axis or another."""
-    axis = 0 if gradient.shape[0] % samples == 0 else gradient.shape.index(samples)
-    return gradient.movedim(axis, 0).reshape(samples, -1)
+    squares = iter(squares_by_sample(logit, wanted, owners, differentiable))
+    found = torch.stack([torch.stack([next(squares) for _ in group]).sum(0) for group in places.values()])
+    zero = found == 0  # the root has no derivative there
+    return torch.where(zero, 0.0, torch.where(zero, 1.0, found).sqrt())
 
 
 def _checked(logits: Tensor | None) -> Tensor:

@@ -13,10 +13,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from theta0.measurements.gram_noise import gram_is_cheaper, gram_route
 from theta0.measurements.perturbation_noise import Noise, draw
 from theta0.measurements.perturbed_layers import (
+    RELAYOUTS,
+    Layout,
     UnsupportedCall,
+    axes_of,
     batch_norm_beside,
     each_convolution,
     extent_of,
+    linear_replaced,
     over_perturbations,
     patches,
     split_axis,
@@ -26,11 +30,6 @@ Preference = Literal["counted", "gram", "explicit"]
 
 _LINEAR = F.linear  # attention replaces the module global while it runs
 _CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d}
-# Functions that only lay the same numbers out differently.
-_LAYOUTS = {
-    Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous, Tensor.clone,
-    torch.flatten, torch.reshape, torch.unsqueeze, torch.squeeze,
-}  # fmt: skip
 
 
 class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception point is one
@@ -38,11 +37,18 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
 
     A linear map takes the Gram-Cholesky route where that is cheaper; anything else that a parameter enters is mapped
     over the perturbations by `torch.vmap`, with one draw for all its uses; what no parameter enters runs as it is on
-    the repeated batch, batch normalisation apart.
+    the repeated batch, batch normalisation apart. Without layouts nothing is perturbed: the shapes alone are noted.
     """
 
     def __init__(
-        self, noise: Noise, names: Mapping[int, str], samples: int, *, prefer: Preference, reused: frozenset[int]
+        self,
+        noise: Noise,
+        names: Mapping[int, str],
+        samples: int,
+        *,
+        prefer: Preference,
+        reused: frozenset[int],
+        layouts: Sequence[Sequence[Layout]] | None = None,
     ) -> None:
         super().__init__()
         self.noise, self.names, self.samples, self.prefer, self.reused = noise, names, samples, prefer, reused
@@ -50,17 +56,16 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
         self.derived: Any = weak.WeakIdKeyDictionary()  # made from parameters alone → one value a perturbation
         self.repeated: Any = weak.WeakIdKeyDictionary()  # made from the inputs
         self.shared: Any = weak.WeakIdKeyDictionary()  # the inputs themselves, laid out anew
+        self.layouts = layouts
+        self.shapes: list[list[tuple[int, ...]]] = []  # call by call, of what it takes from the inputs
+        self.axes: dict[int, int] = {}  # where these hold perturbations × samples, in the call at hand
         self.uses: dict[int, int] = {}
         self.routes: dict[str, str] = {}
         self.bytes = 0
         self.in_attention = False
 
     def inputs(self, inputs: Any) -> Any:
-        """The batch repeated for each perturbation.
-
-        Returns:
-            New inputs.
-        """
+        """The batch repeated for each perturbation."""
 
         def repeated(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor) or leaf.dim() == 0 or leaf.shape[0] != self.samples:
@@ -81,7 +86,11 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
             leaves = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
             moved = [leaf for leaf in leaves if self.moves(leaf)]
             rows = self.in_attention or any(leaf in self.repeated for leaf in leaves)
-            if func is F.batch_norm and rows:
+            if rows and (moved or func is F.batch_norm) and not self.in_attention:
+                self.locate([leaf for leaf in leaves if leaf in self.repeated])
+            if rows and self.layouts is None:
+                result = func(*args, **options)
+            elif func is F.batch_norm and rows:
                 result = self.batch_norm(*args, **options)
             elif not moved:
                 result = func(*args, **options)
@@ -103,7 +112,7 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
         for leaf in tree_leaves(changed):
             if isinstance(leaf, Tensor):
                 self.repeated[leaf] = True
-                if func in _LAYOUTS and args[0] in self.shared:
+                if func in RELAYOUTS and args[0] in self.shared:
                     self.shared[leaf] = True
                 elif leaf._base is None:
                     self.bytes += leaf.numel() * leaf.element_size()
@@ -147,10 +156,8 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
 
     def mapped(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A function of both, once for each perturbation."""
-        leaves = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor) and leaf in self.repeated]
-        axes = {id(leaf): self.axis(leaf) for leaf in leaves}
-        axis = min(axes.values())
-        many = self.vmapped(func, args, options, axes)
+        axis = min(self.axes.values())
+        many = self.vmapped(func, args, options, self.axes)
         self.explicitly(*(leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)))
         return tree_map(lambda leaf: leaf.movedim(0, axis).flatten(axis, axis + 1), many)
 
@@ -161,21 +168,20 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
             if isinstance(leaf, Tensor) and self.moves(leaf):
                 values[id(leaf)] = self.values(leaf), 0
             elif id(leaf) in axes:
-                axis = axes[id(leaf)]
-                values[id(leaf)] = split_axis(leaf, axis, self.count), axis
+                values[id(leaf)] = split_axis(leaf, axes[id(leaf)], self.count), axes[id(leaf)]
         return over_perturbations(func, args, options, values)
 
+    def locate(self, tensors: list[Tensor]) -> None:
+        """Find where the tensors that a call takes from the inputs hold perturbations × samples."""
+        number, rows = len(self.shapes), self.count * self.samples
+        self.shapes.append([tuple(tensor.shape) for tensor in tensors])
+        if self.layouts is not None:
+            expected = self.layouts[number] if number < len(self.layouts) else ()
+            self.axes = dict(zip(map(id, tensors), axes_of(self.shapes[number], expected, rows), strict=True))
+
     def axis(self, tensor: Tensor) -> int:
-        """Where a tensor made from the inputs holds perturbations × samples."""
-        rows = self.count * self.samples
-        if self.in_attention:
-            return 1
-        if tensor.dim() and tensor.shape[0] and tensor.shape[0] % rows == 0:
-            return 0
-        found = [axis for axis, length in enumerate(tensor.shape) if length == rows]
-        if len(found) != 1:
-            raise UnsupportedCall(f"no axis of a tensor {tuple(tensor.shape)} runs over the samples")
-        return found[0]
+        """Where a tensor made from the inputs holds perturbations × samples; attention fixes it."""
+        return 1 if self.in_attention else self.axes[id(tensor)]
 
     def linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """H Wᵀ + b, by the cheaper route."""
@@ -269,31 +275,25 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
         return batch_norm_beside(input, self.count, tiled, training, momentum, eps)
 
     def each(self, tensor: Tensor | None) -> Sequence[Tensor | None]:
-        """The values of a parameter, perturbation by perturbation.
-
-        Returns:
-            As many as there are perturbations.
-        """
-        if tensor is None or not self.moves(tensor):
-            return [tensor] * self.count
-        return self.values(tensor).unbind(0)
+        """The values of a parameter, perturbation by perturbation."""
+        drawn = tensor is not None and self.moves(tensor)
+        return self.values(tensor).unbind(0) if drawn else [tensor] * self.count  # type: ignore[arg-type]
 
     def by_samples(self, input: Tensor, what: str) -> None:
         """Require that the first axis runs over perturbations × samples."""
-        if input not in self.repeated or input.shape[0] != self.count * self.samples:
+        if self.axes.get(id(input)) != 0 or input.shape[0] != self.count * self.samples:
             raise UnsupportedCall(f"{what} whose first axis does not run over the samples")
 
     def attention(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Attention is one opaque call; its projections go through the module global `F.linear`, replaced meanwhile."""
-        original = F.linear
 
         def replaced(*inner: Any, **named: Any) -> Any:
-            return self.__torch_function__(original, (), inner, named)
+            with linear_replaced(_LINEAR):  # the routes use it themselves
+                return self.__torch_function__(_LINEAR, (), inner, named)
 
-        F.linear = replaced  # put back below, also on failure
         self.in_attention = True
         try:
-            return func(*args, **{**options, "training": False})  # only switches dropout
+            with linear_replaced(replaced):
+                return func(*args, **{**options, "training": False})  # only switches dropout
         finally:
-            F.linear = original
             self.in_attention = False

@@ -1,7 +1,9 @@
 """Layers applied to several perturbations' rows at once, given the perturbed parameters."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,9 +11,93 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+# Functions that only lay the same numbers out differently.
+RELAYOUTS = {
+    Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous, Tensor.clone,
+    torch.flatten, torch.reshape, torch.unsqueeze, torch.squeeze,
+}  # fmt: skip
+
 
 class UnsupportedCall(Exception):
     """A parameter is used in a way that cannot be perturbed inside one pass."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a tensor made from the inputs holds perturbations × samples.
+
+    Attributes:
+        axis: the axis.
+        rank: of the tensor.
+        alone: whether that axis runs over nothing else.
+    """
+
+    axis: int
+    rank: int
+    alone: bool
+
+
+def layouts_of(
+    shapes: Sequence[Sequence[Sequence[tuple[int, ...]]]], counts: tuple[int, int], samples: int
+) -> list[list[Layout]]:
+    """Tell axes over samples from others by their growth with the number of repetitions, not by their lengths.
+
+    Args:
+        shapes: for either count: of every call, the shapes of what it takes from the inputs.
+        counts: how often the batch was repeated.
+        samples: in one repetition.
+
+    Returns:
+        The layouts, call by call.
+
+    Raises:
+        UnsupportedCall: if not exactly one axis of each grows in proportion.
+    """
+    one, other = shapes
+    if [len(call) for call in one] != [len(call) for call in other]:
+        raise UnsupportedCall("what the model calls depends on the number of samples")
+    return [
+        [_layout(a, b, counts, samples) for a, b in zip(*pair, strict=True)] for pair in zip(one, other, strict=True)
+    ]
+
+
+def _layout(one: tuple[int, ...], other: tuple[int, ...], counts: tuple[int, int], samples: int) -> Layout:
+    grown = [axis for axis, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
+    rows = counts[0] * samples
+    if len(one) == len(other) and len(grown) == 1:
+        a, b = one[grown[0]], other[grown[0]]
+        if a * counts[1] == b * counts[0] and a % rows == 0:
+            return Layout(grown[0], len(one), a == rows)
+    raise UnsupportedCall(f"no axis of a tensor {one} runs over the samples")
+
+
+def axes_of(shapes: Sequence[tuple[int, ...]], layouts: Sequence[Layout], rows: int) -> list[int]:
+    """The axes that hold perturbations × samples in what a call takes from the inputs.
+
+    Returns:
+        One for each shape.
+
+    Raises:
+        UnsupportedCall: if the layouts are not of these shapes.
+    """
+    if len(layouts) != len(shapes):
+        raise UnsupportedCall("what the model calls depends on the number of samples")
+    for shape, at in zip(shapes, layouts, strict=True):
+        length = shape[at.axis] if len(shape) == at.rank else 0
+        if length == 0 or length % rows or (at.alone and length != rows):
+            raise UnsupportedCall(f"axis {at.axis} of a tensor {shape} does not run over the samples")
+    return [at.axis for at in layouts]
+
+
+@contextmanager
+def linear_replaced(function: Callable[..., Any]) -> Iterator[None]:
+    """Within the block the module global `F.linear` is another function."""
+    original = F.linear
+    F.linear = function
+    try:
+        yield
+    finally:
+        F.linear = original
 
 
 def split_axis(tensor: Tensor, axis: int, count: int) -> Tensor:

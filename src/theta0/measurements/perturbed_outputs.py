@@ -1,8 +1,8 @@
 """What a network puts out when its parameters are perturbed: f_{θ+ε}(x) for many ε, each shared by the whole batch."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,10 +15,11 @@ from theta0._models import called, main_output, outputs_of, outputs_with
 from theta0._randomness import Randomness, streams
 from theta0.measurements.perturbation_noise import Noise, deviations_of, draw, noise_from, perturbation_seeds
 from theta0.measurements.perturbed_calls import PerturbedCalls, Preference
-from theta0.measurements.perturbed_layers import UnsupportedCall, split_axis
+from theta0.measurements.perturbed_layers import Layout, UnsupportedCall, layouts_of, split_axis
 
 MEMORY = 2**30
 _PROBES = 3  # perturbations on which the one-pass route is compared with a pass for each
+_REPETITIONS = (2, 3)  # of the batch: what grows from one to the other is an axis over samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,7 @@ class Neighbourhood:
         names: names of these.
         reused: parameters that enter several calls, which need one explicit draw.
         obstacle: why the perturbations cannot share one pass; None where they can.
+        layouts: where each call's tensors hold the samples.
         bytes: what one perturbation of one sample keeps for the backward pass, about.
         weight_bytes: what one perturbation's explicit draws take, about.
     """
@@ -40,6 +42,7 @@ class Neighbourhood:
     names: Mapping[int, str]
     reused: frozenset[int]
     obstacle: str | None
+    layouts: Sequence[Sequence[Layout]]
     bytes: float
     weight_bytes: float
 
@@ -121,7 +124,7 @@ def neighbourhood(model: nn.Module, inputs: Any, scale: float) -> Neighbourhood:
     reused = frozenset(key for key, count in calls.uses.items() if count > 1)
     weights = sum(p.numel() * p.element_size() for p in model.parameters() if id(p) in deviations)
     kept = calls.bytes / (_PROBES * samples)
-    return Neighbourhood(model, deviations, names, reused, obstacle, kept, 2.0 * weights)
+    return Neighbourhood(model, deviations, names, reused, obstacle, calls.layouts or (), kept, 2.0 * weights)
 
 
 def sampled(
@@ -148,6 +151,18 @@ def sampled(
     each = around.bytes * samples + around.weight_bytes * (around.obstacle is not None or prefer == "explicit")
     size = max(1, min(len(seeds), int(memory / max(each, 1.0))))
     parts = torch.split(seeds, size)
+    try:
+        logits, routes = _by_parts(around, inputs, parts, prefer)
+    except UnsupportedCall as error:  # this batch is laid out in another way than the one that was looked at
+        around = replace(around, obstacle=str(error))
+        logits, routes = _by_parts(around, inputs, parts, prefer)
+    return PerturbedOutputs(logits_of(logits), routes, len(parts))
+
+
+def _by_parts(
+    around: Neighbourhood, inputs: Any, parts: Sequence[Tensor], prefer: Preference
+) -> tuple[Tensor, dict[str, str]]:
+    """The outputs, and the routes taken; all parts take the same ones, since draws depend on them."""
     routes: dict[str, str] = {}
 
     def part(chosen: Tensor) -> Tensor:
@@ -156,16 +171,17 @@ def sampled(
             if around.obstacle is not None:
                 routes.update(dict.fromkeys(around.names.values(), "pass"))
                 return _passes(around.model, inputs, noise, around.names)
-            calls = PerturbedCalls(noise, around.names, samples, prefer=prefer, reused=around.reused)
+            samples, layouts = samples_of(inputs), around.layouts
+            calls = PerturbedCalls(noise, around.names, samples, prefer=prefer, reused=around.reused, layouts=layouts)
             result = _one_pass(around.model, inputs, calls)
             routes.update(calls.routes)
             return result
 
     if len(parts) == 1 or not torch.is_grad_enabled():
-        logits = [part(chosen) for chosen in parts]
+        outputs = [part(chosen) for chosen in parts]
     else:
-        logits = [checkpoint(part, chosen, use_reentrant=False, preserve_rng_state=False) for chosen in parts]
-    return PerturbedOutputs(logits_of(torch.cat(logits)), dict(routes), len(parts))
+        outputs = [checkpoint(part, chosen, use_reentrant=False, preserve_rng_state=False) for chosen in parts]
+    return torch.cat(outputs), dict(routes)
 
 
 def samples_of(inputs: Any) -> int:
@@ -208,6 +224,7 @@ def _obstacle(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> str | Non
         apart = _with_derivatives(_passes(model, inputs, calls.noise, calls.names), trained)
     logits_of(apart[0])
     try:
+        calls.layouts = _layouts(model, inputs, calls)
         with torch.enable_grad(), steady(model):
             together = _with_derivatives(_one_pass(model, inputs, calls), trained)
     except (UnsupportedCall, RuntimeError, ValueError, IndexError) as error:
@@ -215,6 +232,17 @@ def _obstacle(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> str | Non
     if all(_alike(one, other) for one, other in zip(together, apart, strict=True)):
         return None
     return "one pass over a repeated batch does not give what separate passes give: its samples meet"
+
+
+def _layouts(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> list[list[Layout]]:
+    shapes = []
+    for count in _REPETITIONS:
+        noise = noise_from(calls.noise.deviations, torch.arange(count))
+        dry = PerturbedCalls(noise, calls.names, calls.samples, prefer=calls.prefer, reused=calls.reused)
+        with torch.enable_grad(), steady(model), dry:  # with gradients, as later: some layers call others without
+            called(model, dry.inputs(inputs))
+        shapes.append(dry.shapes)
+    return layouts_of(shapes, _REPETITIONS, calls.samples)
 
 
 def _with_derivatives(outputs: Tensor, trained: list[nn.Parameter]) -> list[Tensor]:
