@@ -57,12 +57,17 @@ def comparison_rows(found: Comparison) -> list[tuple[str, ...]]:
 
 
 def failures(found: Comparison) -> list[tuple[str, str]]:
-    """The starts that could not be made.
+    """The starts that could not be made, or that diverge at every rate.
 
     Returns:
-        Names and reasons.
+        Names and reasons; those that are in no standing were "not raced".
     """
-    return [(printable(e.start), printable(e.reason)) for e in found.entrants if e.reason]
+    raced = {standing.start for standing in found.standings}
+    return [
+        (printable(e.start), ("" if e.start in raced else "not raced: ") + printable(e.reason))
+        for e in found.entrants
+        if e.reason
+    ]
 
 
 def comparison_report(found: Comparison, *, target: str) -> RenderableType:
@@ -78,7 +83,7 @@ def comparison_report(found: Comparison, *, target: str) -> RenderableType:
         grid.add_row(shortened(name, 14), *cells[: _ON_SCREEN - 1], style="bold" if place == 0 else "")
     style = "bold green" if found.complete else "bold yellow"
     parts: list[RenderableType] = [Text(f"{printable(target)}: {comparison_verdict(found)}", style=style), Text(), grid]
-    parts += [Text(f"{name}: not raced: {reason}", style="yellow") for name, reason in failures(found)]
+    parts += [Text(f"{name}: {reason}", style="yellow") for name, reason in failures(found)]
     parts += [Text(), Text(notes(found), style="dim")]
     return Group(*parts)
 

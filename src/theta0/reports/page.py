@@ -151,7 +151,7 @@ def _comparison_content(found: Comparison) -> Content:
     """The leaderboard, and the curves of the winner and of the default start, or of the second."""
     shown = [s for s in found.standings if s.start == "default" and s is not found.winner] or found.standings[1:2]
     loss = loss_panel([(standing.start, standing.runs[0]) for standing in [*shown, *found.standings[:1]]])
-    failed = [(name, "–", "not raced", reason) for name, reason in failures(found)]
+    failed = [(name, "–", "", reason) for name, reason in failures(found)]
     return Content(
         kind="comparison",
         verdict=comparison_verdict(found),
