@@ -58,7 +58,7 @@ def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
         )
     restore = randomness_snapshot()
     try:
-        with _own_generators(batches):
+        with own_generators(batches):
             items = guarded("batches:", lambda: list(islice(batches, max_batches)))
         found = [_batch(item, number, model) for number, item in enumerate(items)]
     finally:
@@ -89,7 +89,7 @@ def endless(
     Raises:
         ValueError: if a pass yields nothing.
     """
-    with _own_generators(batches) as generators:
+    with own_generators(batches) as generators:
         for number in itertools.count():
             torch.manual_seed(seeds(number))
             for generator in generators:
@@ -180,10 +180,14 @@ def initialised(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def _own_generators(batches: Any) -> Iterator[list[torch.Generator]]:
-    """A DataLoader's own generators, each once; after the block they are as before."""
-    sampler = getattr(batches, "batch_sampler", None)
-    holders = (batches, getattr(batches, "sampler", None), sampler, getattr(sampler, "sampler", None))
+def own_generators(batches: Any) -> Iterator[list[torch.Generator]]:
+    """Lend the generators of a DataLoader, its samplers and its data set; after the block they are as before.
+
+    Yields:
+        The generators, each once.
+    """
+    sampler, data = getattr(batches, "batch_sampler", None), getattr(batches, "dataset", None)
+    holders = (batches, getattr(batches, "sampler", None), sampler, getattr(sampler, "sampler", None), data)
     found = [getattr(holder, "generator", None) for holder in holders]
     generators = list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
     states = [g.get_state() for g in generators]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from theta0._batches import Batch, materialised
+from theta0._batches import Batch, materialised, own_generators
 from theta0._untouched import randomness_snapshot
 
 _SEED = 1729  # not one of the runs': the data must not be drawn as the weights are
@@ -21,19 +21,17 @@ def seeded(source: Any = None) -> Iterator[None]:
 
     Afterwards they are as they were, also when the block raises.
     """
-    restore, own = randomness_snapshot(), _generators(source)
-    states = [generator.get_state() for generator in own]
+    restore = randomness_snapshot()
     try:
-        torch.manual_seed(_SEED)
-        np.random.seed(_SEED)
-        random.seed(_SEED)
-        for generator in own:
-            generator.manual_seed(_SEED)
-        yield
+        with own_generators(source) as own:
+            torch.manual_seed(_SEED)
+            np.random.seed(_SEED)
+            random.seed(_SEED)
+            for generator in own:
+                generator.manual_seed(_SEED)
+            yield
     finally:
         restore()
-        for generator, state in zip(own, states, strict=True):
-            generator.set_state(state)
 
 
 def read(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None) -> list[Batch]:
@@ -49,12 +47,3 @@ def read(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None) -
     """
     with seeded(batches):
         return materialised(batches, model, max_batches=max_batches)
-
-
-def _generators(source: Any) -> list[torch.Generator]:
-    """The generators of a DataLoader, its samplers and its data set, each once."""
-    batcher = getattr(source, "batch_sampler", None)
-    sampler, data = getattr(source, "sampler", None), getattr(source, "dataset", None)
-    holders = (source, sampler, batcher, getattr(batcher, "sampler", None), data)
-    found = [getattr(holder, "generator", None) for holder in holders]
-    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
