@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         comparison,
         curvature,
         diagnosis,
+        experiments,
         initializers,
         layers,
         measurements,
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
     )
     from theta0._records import Record
     from theta0.comparison import Comparison, compare
-    from theta0.curvature import LearningRate, suggest_learning_rate, top_eigenvalue
+    from theta0.curvature import LearningRate, top_eigenvalue
     from theta0.diagnosis import Diagnosis, Finding, diagnose
+    from theta0.experiments import suggest_learning_rate
     from theta0.parametrizations import parametrize_, remove_
     from theta0.treatment import Run, Treatment, load_start_, save_start, treat
 
@@ -54,7 +56,7 @@ _HOMES = {
     "parametrize_": "theta0.parametrizations",
     "remove_": "theta0.parametrizations",
     "save_start": "theta0.treatment",
-    "suggest_learning_rate": "theta0.curvature",
+    "suggest_learning_rate": "theta0.experiments",
     "top_eigenvalue": "theta0.curvature",
     "treat": "theta0.treatment",
 }
@@ -62,6 +64,7 @@ _CATALOGUES = (
     "comparison",
     "curvature",
     "diagnosis",
+    "experiments",
     "initializers",
     "layers",
     "measurements",
@@ -87,6 +90,7 @@ __all__ = [
     "curvature",
     "diagnose",
     "diagnosis",
+    "experiments",
     "initializers",
     "layers",
     "load_start_",
