@@ -64,7 +64,8 @@ class LearningRate:
         converged: whether every λ did.
         runs: the evidence, by rate.
         proven: whether a run at the suggestion trained.
-        growth: λ at the suggested rate after a few steps over λ at the start; None where it was not measured.
+        growth: λ where the run at the suggestion stopped over λ at the start, on the first batch; None where it was not
+            measured.
         warm_up: steps to raise the rate over, where that was measured to help.
         reason: what the suggestion rests on, or why there is none.
         advice: what else would help.
@@ -153,18 +154,43 @@ def curvature_rate(
     Raises:
         ValueError: if an argument is wrong, or there is no (positive) curvature.
     """
+    options = {"tolerance": tolerance, "max_products": max_products, "recompute": recompute, "generator": generator}
+    return rate_and_direction(
+        model,
+        batches,
+        loss,
+        settings,
+        matrix=matrix,
+        batch_sizes=batch_sizes,
+        certify=certify,
+        max_batches=max_batches,
+        **options,
+    )[0]
+
+
+def rate_and_direction(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Loss,
+    settings: Settings,
+    *,
+    matrix: Matrix | None,
+    batch_sizes: Sequence[int] | None,
+    certify: tuple[float, float] | None,
+    max_batches: int | None,
+    **options: Any,
+) -> tuple[LearningRate, Float[Tensor, " parameters"]]:
+    """As `curvature_rate`, with the first batch's eigenvector, from which λ is found again at little cost.
+
+    Returns:
+        The rate and the direction.
+    """
     checked_settings(settings)
     data = materialised(batches, unwrapped(model), max_batches=max_batches)
     inner, data = in_single_precision(ready(unwrapped(model), data[0]), data)
     sizes = _checked_sizes(batch_sizes, data)
     inverse, cost = _inverse_preconditioner(inner, data, checked(loss), settings)
-    options = {
-        "tolerance": tolerance,
-        "max_products": max_products,
-        "recompute": recompute,
-        "generator": generator,
-        "inverse_preconditioner": inverse,
-    }
+    options["inverse_preconditioner"] = inverse
     found, chosen = _of_first_matrix(inner, data, loss, options, certify, matrix)
     options["matrix"] = chosen
     smaller = {size: _over_batches(inner, [sliced(b, slice(size)) for b in data], loss, options) for size in sizes}
@@ -174,7 +200,7 @@ def curvature_rate(
     groups = [found, *smaller.values()]
     shares = [1.0, *(size * len(data) / sum(b.size for b in data) for size in smaller)]
     cost += sum(part * sum(f.cost for f in group) for part, group in zip(shares, groups, strict=True))
-    return LearningRate(
+    suggested = LearningRate(
         share * bound,
         bound,
         top,
@@ -188,6 +214,7 @@ def curvature_rate(
         tuple((size, tops[size], share * largest_rate(settings, tops[size])) for size in tops),
         all(f.converged for group in groups for f in group),
     )
+    return suggested, found[0].vector
 
 
 def _of_first_matrix(

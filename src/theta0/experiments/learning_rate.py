@@ -6,24 +6,29 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from theta0._batches import Batch, materialised, ready
+from theta0._forward_conditions import in_single_precision
 from theta0._losses import Loss, checked, constant_loss, loss_of
 from theta0._models import unwrapped
 from theta0._randomness import Randomness, streams
 from theta0._untouched import untouched
 from theta0._user_code import UserCodeError
-from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, curvature_rate
+from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, rate_and_direction
 from theta0.curvature.problem import Matrix
-from theta0.experiments.halving import FALL, WINDOW, Search, searched
+from theta0.curvature.stability import largest_rate
+from theta0.curvature.top_eigenvalue import top_eigenvalue
+from theta0.experiments.halving import WINDOW, Search, brought, searched
 from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind
-from theta0.experiments.runs import Experiment, losses_at, prepared
+from theta0.experiments.runs import Experiment, PausedRun, losses_at, prepared
 
 FACTOR = 3.0  # between candidates
 _MOVED = 0.03  # of a weight's norm by the first step, where there is no curvature to start from
 _REPLACED = 1.0  # of the weights' own size: a step of an adaptive optimizer that long draws another network
 _LEARNT = 0.99  # of the best constant predictor's loss: not lower, and no longer falling, is not training
+TIE = 0.05  # of the least loss
+EDGE = 1.5  # times its bound: training at a fixed rate settles near it (Cohen et al., 2021), well above it breaks
 _COARSE = 0.1  # of λ, which only places the candidates
 
 
@@ -98,12 +103,13 @@ def suggest_learning_rate(
     }
     data = materialised(batches, inner, max_batches=None if max_batches is None else max(max_batches, _READ))
     inner = ready(inner, data[0])
-    allowed = _allowed(inner, data, loss, kind, options, needed=steps <= 0 or certify is not None)
+    allowed, direction = _allowed(inner, data, loss, kind, options, needed=steps <= 0 or certify is not None)
     if steps <= 0:
         return allowed
     seed = int(torch.randint(2**31, (), generator=streams(generator)("runs")))
     with untouched(inner):
-        return _proven(prepared(inner, data, checked(loss), kind.make, seed), kind, allowed, steps)
+        experiment = prepared(inner, data, checked(loss), kind.make, seed)
+        return _proven(experiment, kind, allowed, direction, steps)
 
 
 _READ = 32  # batches that the runs train on
@@ -111,18 +117,19 @@ _READ = 32  # batches that the runs train on
 
 def _allowed(
     model: nn.Module, data: Sequence[Batch], loss: Loss, kind: OptimizerKind, options: dict[str, Any], *, needed: bool
-) -> LearningRate:
-    """What the curvature allows; without one, a rate of None and the reason."""
+) -> tuple[LearningRate, Tensor | None]:
+    """What the curvature allows, and in which direction; without one, a rate of None and the reason."""
     if kind.settings is None:
-        return _without_curvature(kind, f"{kind.name}: no bound is known for it", options["matrix"])
+        return _without_curvature(kind, f"no bound is known for {kind.name}", options["matrix"]), None
     try:
-        return replace(curvature_rate(model, data, loss, kind.settings, **options), optimizer=kind.name)
+        found, direction = rate_and_direction(model, data, loss, kind.settings, **options)
+        return replace(found, optimizer=kind.name), direction
     except UserCodeError:
         raise
     except (RuntimeError, ValueError) as error:
         if needed or options["batch_sizes"]:
             raise
-        return _without_curvature(kind, str(error).strip().splitlines()[0], options["matrix"])
+        return _without_curvature(kind, str(error).strip().splitlines()[0], options["matrix"]), None
 
 
 def _without_curvature(kind: OptimizerKind, reason: str, matrix: Matrix | None) -> LearningRate:
@@ -130,60 +137,113 @@ def _without_curvature(kind: OptimizerKind, reason: str, matrix: Matrix | None) 
     return LearningRate(None, math.inf, nan, nan, 0, 1.0, None, kind.name, matrix or "ggn", (nan, nan), reason=reason)
 
 
-def _proven(experiment: Experiment, kind: OptimizerKind, allowed: LearningRate, steps: int) -> LearningRate:
+def _proven(
+    experiment: Experiment, kind: OptimizerKind, allowed: LearningRate, direction: Tensor | None, steps: int
+) -> LearningRate:
     """Search around what the curvature allows, or around a first step that moves weights a little."""
     moved, ceiling = _by_first_step(experiment, kind)
     anchor = moved if allowed.value is None or not allowed.value > 0 else allowed.value
-    anchor = min(anchor, ceiling / FACTOR)
-    count = len(experiment.batches)
-    window = range(min(WINDOW, count))
+    window = range(min(WINDOW, len(experiment.batches)))
     first = math.fsum(losses_at(experiment, window)) / len(window)
-    search = Search(experiment, anchor, FACTOR, ceiling, first, {})
-    search = replace(search, runs={k: _fresh(search, k) for k in (-1, 0, 1)})
-    floor = _constant(experiment)
-    reference = min(first, floor) if floor is not None else first
-    search, rung = searched(search, steps, lambda s, r: _fallen(s, r, reference))
-    return _result(search, rung, allowed, reference, 1 + len(window) / 3)
+    constant = _constant(experiment)
+    reference = first if constant is None else min(first, constant)
+    search = Search(experiment, min(anchor, ceiling / FACTOR), FACTOR, ceiling, first, reference, {})
+    search, rung = searched(search, steps - allowed.cost)
+    extra, leader = 1 + len(window) / 3, search.leader(rung)
+    if leader is None or not _trains(search, leader, rung):
+        return _nothing(search, rung, allowed, extra)
+    leader = _least_of_equals(search, leader, rung)
+    search, chosen, tops, cost = _below_the_edge(search, leader, rung, kind, allowed, direction)
+    return _found(search, chosen, rung, replace(allowed, cost=allowed.cost + cost + extra), tops)
 
 
-def _fresh(search: Search, k: int) -> Any:
-    from theta0.experiments.runs import started
-
-    return started(search.experiment, search.anchor * search.factor**k)
-
-
-def _fallen(search: Search, rung: int, reference: float) -> bool:
-    leader = search.leader(rung)
-    return leader is not None and search.scores(rung)[leader] <= reference - FALL * abs(reference)
-
-
-def _result(search: Search, rung: int, allowed: LearningRate, reference: float, extra: float) -> LearningRate:
-    leader = search.leader(rung)
+def _least_of_equals(search: Search, leader: int, rung: int) -> int:
+    """The lowest rate that has fallen and is as good: short runs favour high rates, whose noise long ones show."""
     scores = search.scores(rung)
-    trains = leader is not None and scores[leader] < _LEARNT * reference
-    runs = tuple(
-        RateRun(run.rate, run.losses, _outcome(search, k, rung, leader if trains else None))
+    equal = scores[leader] + TIE * abs(scores[leader])
+    return min(k for k, score in scores.items() if k == leader or (score <= equal and search.fallen(k, rung)))
+
+
+def _below_the_edge(
+    search: Search, leader: int, rung: int, kind: OptimizerKind, allowed: LearningRate, direction: Tensor | None
+) -> tuple[Search, int, dict[int, float], float]:
+    """The leader, or the next lower rate that trains where λ at the leader's end lies far above its bound.
+
+    Returns:
+        The runs, the chosen one, λ where it was measured, and the cost of measuring.
+    """
+    if direction is None or kind.settings is None or kind.adaptive:
+        return search, leader, {}, 0.0
+    top, cost = _top(search.experiment, search.runs[leader], allowed.matrix, direction)
+    tops = {} if top is None else {leader: top}
+    if top is None or search.runs[leader].rate <= EDGE * largest_rate(kind.settings, top):
+        return search, leader, tops, cost
+    lower = brought(search, {leader - 1}, rung)
+    if lower.runs[leader - 1].diverged or not _trains(lower, leader - 1, rung):
+        return lower, leader, tops, cost
+    return lower, leader - 1, tops, cost
+
+
+def _top(experiment: Experiment, run: PausedRun, matrix: Matrix, direction: Tensor) -> tuple[float | None, float]:
+    """λ on the first batch where a run stands, from the eigenvector at the start; None where it has none."""
+    run.resume()
+    inner, data = in_single_precision(experiment.model, experiment.batches[:1])
+    try:
+        found = top_eigenvalue(
+            inner, data, experiment.loss, matrix=matrix, start=direction, tolerance=_COARSE, max_products=4, generator=0
+        )
+    except UserCodeError:
+        raise
+    except (RuntimeError, ValueError):
+        return None, 0.0
+    return found.value, found.cost
+
+
+def _trains(search: Search, k: int, rung: int) -> bool:
+    """Whether a run's loss is below what a constant predictor reaches, or has fallen and still falls."""
+    score, before = search.runs[k].score(rung, WINDOW), search.runs[k].score(rung // 2, WINDOW)
+    return score < _LEARNT * search.reference or (score < search.first and score < _LEARNT * before)
+
+
+def _nothing(search: Search, rung: int, allowed: LearningRate, extra: float) -> LearningRate:
+    diverged = search.leader(rung) is None
+    reason = "every rate diverged" if diverged else f"{rung} steps at no rate lowered the loss of {search.first:.3g}"
+    cost = allowed.cost + search.steps + extra
+    return replace(allowed, value=None, cost=cost, runs=_evidence(search, rung, None, {}), proven=False, reason=reason)
+
+
+def _found(search: Search, k: int, rung: int, allowed: LearningRate, tops: dict[int, float]) -> LearningRate:
+    run = search.runs[k]
+    reason = f"the least loss after {rung} steps, {run.score(rung, WINDOW):.3g} from {search.first:.3g}"
+    if k not in tops and tops:
+        reason = f"{reason}, of the rates below the bound at the end"
+    return replace(
+        allowed,
+        value=run.rate,
+        cost=allowed.cost + search.steps,
+        runs=_evidence(search, rung, k, tops),
+        proven=True,
+        growth=tops[k] / allowed.top_eigenvalue if k in tops else None,
+        reason=reason,
+    )
+
+
+def _evidence(search: Search, rung: int, chosen: int | None, tops: dict[int, float]) -> tuple[RateRun, ...]:
+    return tuple(
+        RateRun(run.rate, run.losses, _outcome(search, k, rung, chosen, tops), tops.get(k))
         for k, run in sorted(search.runs.items())
     )
-    cost = allowed.cost + search.steps + extra
-    if leader is None or not trains:
-        reason = "every rate diverged" if leader is None else f"no rate lowered the loss below {reference:.3g}"
-        return replace(allowed, value=None, cost=cost, runs=runs, proven=False, reason=reason)
-    chosen = search.runs[leader]
-    reason = f"the least loss after {rung} steps, {scores[leader]:.3g} from {search.first:.3g}"
-    return replace(allowed, value=chosen.rate, cost=cost, runs=runs, proven=True, reason=reason)
 
 
-def _outcome(search: Search, k: int, rung: int, leader: int | None) -> Outcome:
+def _outcome(search: Search, k: int, rung: int, chosen: int | None, tops: dict[int, float]) -> Outcome:
     run = search.runs[k]
     if run.diverged:
         return "diverges"
-    if k == leader:
-        return "trains"
+    if chosen is not None and k in tops and k != chosen:
+        return "unstable"
     if len(run.losses) < rung:
         return "waits"
-    score = run.score(rung, WINDOW)
-    return "rises" if score > search.first else "trains" if score < _LEARNT * search.first else "stalls"
+    return "rises" if run.score(rung, WINDOW) > search.first else "trains" if _trains(search, k, rung) else "stalls"
 
 
 def _constant(experiment: Experiment) -> float | None:
