@@ -32,8 +32,8 @@ from theta0.diagnosis.rates import first_step, measured_rate, rate_findings
 from theta0.diagnosis.residual import growing_stream
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.diagnosis.units import identical_units
-from theta0.measurements.inspection import Inspection, inspection
-from theta0.measurements.signals import signals_of
+from theta0.measurements.inspection import Inspection
+from theta0.measurements.signals import observed
 
 _PROBE_STEPS = 2
 
@@ -84,10 +84,10 @@ def diagnosis_of(
     """
     checked_optimizer(optimizer or "sgd")
     model = ready(model, batches[0])
-    seen = inspection(model, batches[0], loss)
-    records = signals_of(model, list(batches), loss)
+    observation = observed(model, batches, loss)
+    records, seen = observation.records, observation.inspection
     table = by_layer(records)
-    cost = len(batches) + 1 / 3
+    cost = float(len(batches))
     broken = nonfinite_weights(table)
     if broken:
         return Diagnosis(tuple(records), tuple(broken), cost)
@@ -99,8 +99,8 @@ def diagnosis_of(
         cost += _PROBE_STEPS + 1
     factors = [name for name in stuck if table[name]["value_rms"] == 0 and not name.endswith("bias")]
     stuck = factors + [name for name in stuck if name not in factors]
-    flowing, spent = growing_stream(_of_forward(seen, table, loss), model, batches[0], table)
-    findings, cost = [*flowing, *nonfinite_signals(table)], cost + spent
+    flowing = growing_stream(_of_forward(seen, table, loss), observation.stream, table)
+    findings = [*flowing, *nonfinite_signals(table)]
     if trained or "loss" in table.get("", {}):
         findings += [
             *backward_findings(table),

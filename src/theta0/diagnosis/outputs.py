@@ -5,8 +5,8 @@ import math
 from theta0._records import Table
 from theta0.diagnosis.chain import SPREAD_ERROR, Link, zero_weight
 from theta0.diagnosis.results import Finding
+from theta0.measurements.attainable_loss import AttainableLoss
 from theta0.measurements.inspection import Inspection
-from theta0.measurements.reach import Reach
 
 LOSS_ERROR, LOSS_WARNING = 10.0, 3.0  # of cross-entropies
 ERROR_ERROR, ERROR_WARNING = 1e3, 1e2  # of squared and absolute errors: the best constant may be nearly right already
@@ -151,12 +151,12 @@ def squashed_output(seen: Inspection) -> Finding | None:
     )
 
 
-def _one_sided(found: Reach) -> bool:
+def _one_sided(found: AttainableLoss) -> bool:
     """Rectified logits: the loss could be reached, but a logit that is off has no gradient."""
     return found.kind == "cross_entropy" and found.interval.by == "relu" and found.interval.low == 0
 
 
-def _probabilities(found: Reach) -> bool:
+def _probabilities(found: AttainableLoss) -> bool:
     return found.kind == "nll" and found.interval.low >= 0
 
 
@@ -168,7 +168,7 @@ _LOSS_NAMES = {
 }
 
 
-def _confined(found: Reach) -> str:
+def _confined(found: AttainableLoss) -> str:
     interval = found.interval
     where = f"between {interval.low:.3g} and {interval.high:.3g}"
     where = f"at {interval.low:.3g} or more" if interval.high == math.inf else where
@@ -186,7 +186,7 @@ def _confined(found: Reach) -> str:
     return start + f"Leave out {interval.by}: the loss applies its own."
 
 
-def _unconfined(found: Reach) -> str:
+def _unconfined(found: AttainableLoss) -> str:
     if found.interval.cosine or found.interval.length:
         return "logits = logits / 0.07"
     if found.kind == "difference":

@@ -4,13 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch import nn
-
-from theta0._batches import Batch
-from theta0._branches import ResidualStream, residual_stream
 from theta0._records import Table
 from theta0.diagnosis.forward import GROWTH_WARNING
 from theta0.diagnosis.results import Finding
+from theta0.measurements.residual_stream import ResidualStream
 
 STREAM_GROWTH = 10.0  # and twice the √L to which L branches add up that are as large as the stream was at first
 _SHARE = 0.5  # of the growth, in decades
@@ -18,9 +15,7 @@ _REMEDY = "theta0 treat TARGET --with branch-scale"
 _SOURCE = "Hanin & Rolnick (2018), section 3; threshold docs/findings.md"
 
 
-def growing_stream(
-    findings: Sequence[Finding], model: nn.Module, batch: Batch, table: Table
-) -> tuple[list[Finding], float]:
+def growing_stream(findings: Sequence[Finding], stream: ResidualStream, table: Table) -> list[Finding]:
     r"""Explain exploding activations, saturation and a large first loss by the stream's growth, where that makes them.
 
     Where each of L branches adds as much variance as the stream has, the stream grows by $2^{L/2}$: what then is too
@@ -28,22 +23,20 @@ def growing_stream(
 
     Args:
         findings: those of the forward pass.
-        model: the model, left as it is.
-        batch: one batch.
+        stream: the residual stream of the first batch.
         table: what was measured.
 
     Returns:
-        The findings, those of a growing stream with its numbers and its remedy; and the cost in gradients.
+        The findings, those of a growing stream with its numbers and its remedy.
     """
     exploding = next((f for f in findings if f.code == "exploding-activations"), None)
     symptoms = [f for f in findings if f.code in ("initial-loss", "saturated-units")]
     if not (exploding or symptoms) or (exploding and table[exploding.layer].get("step_growth", 0.0) > GROWTH_WARNING):
-        return list(findings), 0.0
-    stream, cost = residual_stream(model, batch), 1 / 3
+        return list(findings)
     growth = _growth(stream)
     enough = STREAM_GROWTH if exploding is None else exploding.value**_SHARE
     if not growth >= max(enough, 2 * math.sqrt(len(stream.sums))):
-        return list(findings), cost
+        return list(findings)
     layers = list(table)
     behind = layers[layers.index(stream.sums[0].layer) :] if stream.sums[0].layer in table else []
     symptoms = [f for f in symptoms if f.layer in ("", *behind)]
@@ -54,7 +47,7 @@ def growing_stream(
         )
     elif symptoms:
         found.insert(findings.index(symptoms[0]), _of_stream(stream, growth, symptoms))
-    return found, cost
+    return found
 
 
 def _growth(stream: ResidualStream) -> float:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from theta0._batches import Batch
-from theta0._layers import layers
 from theta0._models import main_output
+from theta0._trace.layers import layers
 from theta0.diagnosis.results import Diagnosis, Finding
 
 _DATA, _LOSS, _STATISTICS, _RATE = "the data", "the output and the loss", "batch normalisation", "the learning rate"

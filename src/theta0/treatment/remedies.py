@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import Conv1d, Conv2d, Conv3d, Linear
 
 from theta0._batches import initialised, materialised
-from theta0._layers import Layer, layers
 from theta0._models import unwrapped
 from theta0._randomness import Randomness
+from theta0._trace.layers import Layer, layers
 from theta0._untouched import snapshot
 from theta0.diagnosis.results import Diagnosis
 from theta0.initializers.unit_variance import unit_variance_
