@@ -41,7 +41,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         self,
         model: nn.Module,
         batches: Sequence[Batch],
-        loss: Loss,
+        loss: Loss = None,
         *,
         optimizer: str = "sgd",
         rate: float | None = None,
@@ -59,7 +59,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
     def records(self) -> list[Record]:
         """Every number that a forward and backward pass per batch gives: of layers, parameters and the network."""
         found = signals_of(self.model, self.batches, self.loss)
-        self.spend(len(self.batches))
+        self.spend(float(len(self.batches)))
         return found
 
     @cached_property
@@ -113,7 +113,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         if not zero or not math.isfinite(self.network["loss"]):
             return []
         found = _still_zero(self.model, self.batches[0], self.loss, zero, self.optimizer, self.rate or 0.01)
-        self.spend(PROBE_STEPS + 1)
+        self.spend(PROBE_STEPS + 1.0)
         return found
 
     @cached_property

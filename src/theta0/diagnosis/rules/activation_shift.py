@@ -63,10 +63,8 @@ def _between_units(links: list[Link]) -> Finding | None:
 
 
 def _common_number(links: list[Link], evidence: Evidence) -> Finding | None:
-    """Weights of one sign: their mean, which all units share, makes nearly all of what every unit puts out.
-
-    Of zero-mean draws the mean is far below the spread, and the units' outputs lie on both sides of zero.
-    """
+    """Weights of one sign: their mean, which all units share, makes nearly all of what every unit puts out."""
+    # Of zero-mean draws the mean is far below the spread, and the units' outputs lie on both sides of zero.
 
     def leaning(link: Link) -> float:
         weight = evidence.table.get(f"{link.layer.partition('#')[0]}.weight", {})

@@ -44,13 +44,13 @@ RULE = Rule(
     code="dead-units",
     judge=judge,
     place=Place.FORWARD,
-    brings=SILENCE | {"vanishing-activations"},
+    brings=(SILENCE | {"vanishing-activations"}) - {"dead-units"},
     remedies=("unit-variance", "lcw"),
     doc=RuleDoc(
         meaning="The units put out the same on every sample and receive no gradient: they take no part in the network, "
         "and no training brings them back.",
-        why="A ReLU whose input is negative on every sample: biases far below zero, or weights of one sign on data that "
-        "are all positive.",
+        why="A ReLU whose input is negative on every sample: biases far below zero, or weights of one sign on data "
+        "that are all positive.",
         numbers=(
             (
                 "share of units with slope zero on every sample, at the nonlinearity's own input (below "

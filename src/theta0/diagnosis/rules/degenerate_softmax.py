@@ -52,7 +52,7 @@ RULE = Rule(
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
         ignore="Where the output bias holds the classes' logarithmic frequencies, and most classes are that rare.",
-        measured="The share of *perturbed* models that miss a class (`measurements.neighbours`) separates nothing here: "
-        "healthy classifiers start with the same class for every sample.",
+        measured="The share of *perturbed* models that miss a class (`measurements.neighbours`) separates nothing "
+        "here: healthy classifiers start with the same class for every sample.",
     ),
 )

@@ -17,6 +17,8 @@ ERROR, WARNING = 1e3, 1e2  # over the first layer, or the first time step
 STREAM = 10.0  # and twice the √L to which L branches add up that are as large as the stream was at first
 _SHARE = 0.5  # of the growth, in decades, that a stream must make to explain it
 
+_BY_STREAM = "Hanin & Rolnick (2018), section 3; threshold docs/findings.md"
+
 
 def judge(evidence: Evidence) -> Finding | None:
     """Growth over time steps; else over layers, which a residual stream may explain, or over the stream alone."""
@@ -26,7 +28,8 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
     """A cause weighs as much as what follows from it."""
-    return _as_severe(finding) if error_codes(others) & {"learning-rate-too-high", "initial-loss"} else finding
+    severe = error_codes(others) & {"learning-rate-too-high", "initial-loss"}
+    return replace(finding, severity="error") if severe else finding
 
 
 def place(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> tuple[Place, str]:
@@ -91,11 +94,9 @@ def _over_layers(links: list[Link]) -> Finding | None:
 
 
 def _explained(exploding: Finding | None, evidence: Evidence) -> Finding | None:
-    r"""The growth of the residual stream, where that makes what is too large; else the finding as it is.
-
-    Where each of L branches adds as much variance as the stream has, the stream grows by $2^{L/2}$: what then is too
-    large is not the last layer, nor any single one, but the branches, and they need a factor of $1/\sqrt L$.
-    """
+    """The growth of the residual stream, where that makes what is too large; else the finding as it is."""
+    # Where each of L branches adds as much variance as the stream has, the stream grows by 2^(L/2): what then is too
+    # large is not the last layer, nor any single one, but the branches, and they need a factor of 1/√L.
     symptoms = [f for f in (saturated_units.judge(evidence), initial_loss.judge(evidence)) if f is not None]
     if exploding is None and not symptoms:
         return None
@@ -106,15 +107,12 @@ def _explained(exploding: Finding | None, evidence: Evidence) -> Finding | None:
     if exploding is None:
         symptoms = _symptoms(symptoms, evidence)
         return _of_stream(stream, ratio, symptoms) if symptoms else None
-    return replace(exploding, message=_message(stream, ratio), remedy=BRANCH_SCALE, source=_SOURCE)
+    return replace(exploding, message=_message(stream, ratio), remedy=BRANCH_SCALE, source=_BY_STREAM)
 
 
 def _symptoms(findings: Iterable[Finding], evidence: Evidence) -> list[Finding]:
     codes, behind = ("saturated-units", "initial-loss"), behind_first_branch(evidence)
     return [finding for finding in findings if finding.code in codes and finding.layer in behind]
-
-
-_SOURCE = "Hanin & Rolnick (2018), section 3; threshold docs/findings.md"
 
 
 def _of_stream(stream: ResidualStream, ratio: float, symptoms: Sequence[Finding]) -> Finding:
@@ -128,7 +126,7 @@ def _of_stream(stream: ResidualStream, ratio: float, symptoms: Sequence[Finding]
         threshold=STREAM,
         message=_message(stream, ratio),
         remedy=BRANCH_SCALE,
-        source=_SOURCE,
+        source=_BY_STREAM,
         layers=tuple(dict.fromkeys(grown)),
     )
 
@@ -143,15 +141,11 @@ def _message(stream: ResidualStream, ratio: float) -> str:
     )
 
 
-def _as_severe(finding: Finding) -> Finding:
-    return replace(finding, severity="error")
-
-
 RULE = Rule(
     code="exploding-activations",
     judge=judge,
     place=place,
-    brings=SCALE,
+    brings=SCALE - {"exploding-activations"},
     remedies=("branch-scale", "branch-zero", "recurrent", "gain-guard", "type-defaults", "unit-variance"),
     revise=revise,
     doc=RuleDoc(

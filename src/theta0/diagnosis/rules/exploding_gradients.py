@@ -44,8 +44,8 @@ RULE = Rule(
     place=Place.BACKWARD,
     remedies=("branch-scale", "recurrent", "unit-variance"),
     doc=RuleDoc(
-        meaning="The first layers receive gradients orders of magnitude above the last one's. A rate that lets the last "
-        "layers learn makes the first ones jump.",
+        meaning="The first layers receive gradients orders of magnitude above the last one's. A rate that lets the "
+        "last layers learn makes the first ones jump.",
         why="Going backward, each layer multiplies the gradient by its weights. Where they are too large for their "
         "fan-out, or a recurrent layer's spectral radius is above one, it grows.",
         numbers=(

@@ -60,11 +60,11 @@ RULE = Rule(
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             nn.init.constant_(model[0].weight, 0.1)
-            nn.init.zeros_(model[0].bias)
+            nn.init.constant_(model[2].weight, 0.1)
         """,
         healthy="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
-            nn.init.zeros_(model[0].bias)
+            nn.init.constant_(model[2].weight, 0.1)  # the last layer's units are parted by their targets
         """,
         ignore="Where copies are the purpose and something parts them later, such as dropout or noise on the weights.",
         measured="A vector of scales, as of a normalisation, has no units: this was learned from a false alarm on a "

@@ -81,7 +81,7 @@ RULE = Rule(
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
         ignore="Where a pretrained network meets new targets and you train with a warm-up.",
-        measured="The thresholds were loosened after false alarms on particular networks that train; they are fitted to "
-        "those.",
+        measured="The thresholds were loosened after false alarms on particular networks that train; they are fitted "
+        "to those.",
     ),
 )

@@ -26,10 +26,9 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _slack(evidence: Evidence) -> float:
-    """Batch normalisation makes the loss blind to the weights' scale; a rate too high makes them grow, which lowers it.
-
-    So ten times as much is allowed (Arora, Li & Lyu, 2019).
-    """
+    """How many times as much is allowed with batch normalisation in training mode."""
+    # It makes the loss blind to the weights' scale; a rate too high makes them grow, which lowers it (Arora, Li & Lyu,
+    # 2019).
     normalised = any(isinstance(m, _BatchNorm) and m.training for m in evidence.model.modules())
     return BATCH_NORM_SLACK if normalised else 1.0
 
@@ -57,11 +56,10 @@ def _unstable(rate: float, allowed: LearningRate, slack: float) -> Finding | Non
 
 
 def _first_step(evidence: Evidence, rate: float) -> Finding | None:
-    """The first step of gradient descent (ten times it with momentum) changes two weights by about as much as they are.
-
-    The curvature at the start says nothing of that: a squared error's does not depend on its targets, and their product
-    is of higher order. Of one weight alone the outputs are linear, and a long step is as good as it is stable.
-    """
+    """The first step of gradient descent (ten times it with momentum) changes two weights by about their own size."""
+    # The curvature at the start says nothing of that: a squared error's does not depend on its targets, and their
+    # product is of higher order. Of one weight alone the outputs are linear, and a long step is as good as a short one
+    # while it is stable.
     if evidence.optimizer not in _LASTING:
         return None
     moved = []

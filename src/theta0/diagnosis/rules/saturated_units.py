@@ -42,8 +42,8 @@ RULE = Rule(
     doc=RuleDoc(
         meaning="A sigmoid or tanh is at its bounds for most inputs. Its slope there is next to zero, and so is the "
         "gradient that it passes on.",
-        why="What the nonlinearity is given is too large: large weights, large biases, data that were not standardised, "
-        "or a residual stream that has grown.",
+        why="What the nonlinearity is given is too large: large weights, large biases, data that were not "
+        "standardised, or a residual stream that has grown.",
         numbers=(
             (
                 "share of inputs of a bounded nonlinearity at which its slope is below 5 % of its maximum",

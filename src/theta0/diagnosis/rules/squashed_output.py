@@ -81,8 +81,8 @@ RULE = Rule(
     doc=RuleDoc(
         meaning="The loss cannot become small, however long you train, because the last operation keeps the outputs "
         "away from where its minimum is.",
-        why="Usually a softmax or a sigmoid stands before a loss that applies its own, or a tanh or ReLU before targets "
-        "that lie outside its range. Inner products of unit vectors lie between -1 and 1 and need a scale.",
+        why="Usually a softmax or a sigmoid stands before a loss that applies its own, or a tanh or ReLU before "
+        "targets that lie outside its range. Inner products of unit vectors lie between -1 and 1 and need a scale.",
         numbers=(
             (
                 "least loss within the interval to which the last operations (softmax, sigmoid, tanh, ReLU, clamp, "

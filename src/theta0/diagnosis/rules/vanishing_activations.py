@@ -45,10 +45,8 @@ def _shifted_by_weights(link: Link) -> bool:
 
 
 def _dying_out(links: list[Link], output: float) -> list[Link]:
-    """The layers from where the signal is lost, where nothing carries the rest: everything shrinks, to the output.
-
-    A last layer that alone is small, as some start it, is another thing: the hidden layers must have shrunk too.
-    """
+    """The layers from where the signal is lost, where nothing carries the rest: everything shrinks, to the output."""
+    # A last layer that alone is small, as some start it, is another thing: the hidden layers must have shrunk too.
     loud = [link for link in links if link.rms > 0]
     if len(loud) < 3 or output >= SILENT:
         return []
@@ -59,7 +57,7 @@ RULE = Rule(
     code="vanishing-activations",
     judge=judge,
     place=Place.FORWARD,
-    brings=SILENCE,
+    brings=SILENCE - {"vanishing-activations"},
     remedies=("unit-variance", "lcw"),
     doc=RuleDoc(
         meaning="The layers' outputs hardly depend on the sample any more: the last layer has nothing to tell samples "

@@ -46,7 +46,7 @@ RULE = Rule(
     code="zero-gradient",
     judge=judge,
     place=place,
-    brings=SILENCE,
+    brings=SILENCE - {"zero-gradient"},
     remedies=("wake", "unit-variance"),
     doc=RuleDoc(
         meaning="These parameters never change: their gradient is exactly zero now and remains so after steps of "
@@ -73,6 +73,7 @@ RULE = Rule(
             nn.init.zeros_(model[1].weight)
         """,
         ignore="Where the parameter is used only by inputs that these batches lack.",
-        measured="The severity was loosened after false alarms on particular networks that train; it is fitted to those.",
+        measured="The severity was loosened after false alarms on particular networks that train; it is fitted to "
+        "those.",
     ),
 )
