@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from theta0._records import Table
 
-SPREAD_ERROR = 1e-3  # between samples, of the root mean square; measured, see rules/constant_output.py
-
 
 @dataclass(frozen=True)
 class Link:

@@ -1,4 +1,4 @@
-"""Whose fault it is: what no other start mends is told with the line to change, and left alone."""
+"""Whose fault it is: what no other start fixes is reported with the line to change, and left alone."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ _OFF_CENTRE = 1.0  # mean of the data over their standard deviation
 def elsewhere(diagnosis: Diagnosis, model: nn.Module, batch: Batch) -> tuple[str, str, str] | None:
     """What is at fault, if it is not the start.
 
-    The first finding decides; and an error further down that no start mends. A rate is blamed only where nothing else
+    The first finding decides; and an error further down that no start fixes. A rate is at fault only where nothing else
     is wrong, since it may be too high for this start alone. Units that are dead at the output are the output's, units
     dead at off-centre data the data's.
 

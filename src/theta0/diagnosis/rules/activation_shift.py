@@ -4,11 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from theta0.diagnosis.chain import SPREAD_ERROR, Link, final_run, without_zero_weights
+from theta0.diagnosis.chain import Link, final_run, without_zero_weights
 from theta0.diagnosis.consequences import LARGE, SILENCE
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, error_codes, graded
+from theta0.diagnosis.rules.constant_output import SPREAD
 
 ERROR, WARNING = 0.9999, 0.99  # of the preactivations' variance
 BY_WEIGHTS = 0.5  # of the variance: from here on the shift is made by the weights, not by the biases
@@ -29,7 +30,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
     """A warning, where nothing dies of the shift and something else is left of the variance."""
-    fatal = error_codes(others) & _FATAL or 1 - finding.value <= SPREAD_ERROR**2
+    fatal = error_codes(others) & _FATAL or 1 - finding.value <= SPREAD**2
     return finding if fatal else replace(finding, severity="warning")
 
 

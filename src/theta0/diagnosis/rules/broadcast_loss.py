@@ -21,7 +21,7 @@ def judge(evidence: Evidence) -> Finding | None:
         threshold=1.0,
         message=(
             f"The loss compares outputs of shape {found.output} with targets of shape {found.target}: broadcasting "
-            f"makes {found.terms:,} terms of {fewest:,}, each sample held against every other's target, and only a "
+            f"makes {found.terms:,} terms of {fewest:,}, each output compared with every target, so that only a "
             "constant is best. Give both the same shape, for example by outputs.squeeze(-1) or targets.unsqueeze(-1)."
         ),
         remedy="loss = lambda outputs, targets: torch.nn.functional.mse_loss(outputs, targets.reshape(outputs.shape))",

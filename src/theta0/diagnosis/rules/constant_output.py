@@ -1,16 +1,18 @@
 """Outputs that are the same for every sample."""
 
-from theta0.diagnosis.chain import SPREAD_ERROR, zero_weight
+from theta0.diagnosis.chain import zero_weight
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
+
+SPREAD = 1e-3  # standard deviation between samples over the root mean square
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """All samples get the same output although the last layer's weights are not zero."""
     links, whole = evidence.links, evidence.network
     spread, rms = whole.get("output_sample_std"), whole.get("output_rms", 0.0)
-    if spread is None or not links or links[-1].rms == 0 or not rms > 0 or not spread / rms < SPREAD_ERROR:
+    if spread is None or not links or links[-1].rms == 0 or not rms > 0 or not spread / rms < SPREAD:
         return None
     if zero_weight(links[-1], evidence.table):
         return None
@@ -19,7 +21,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity="error",
         layer=links[-1].layer,
         value=spread / rms,
-        threshold=SPREAD_ERROR,
+        threshold=SPREAD,
         message=(
             f"The output is the same for every sample: it varies by {spread:.1e} between samples and is {rms:.1e} in "
             "size. Fix the first layer named above; if none is, look at what the last layer does to its input."
@@ -44,7 +46,7 @@ RULE = Rule(
             (
                 "standard deviation of the output between samples over its root mean square, unless the last weight is "
                 "zero (a zero start of the head is deliberate)",
-                f"{SPREAD_ERROR:g}",
+                f"{SPREAD:g}",
                 "measured",
             ),
         ),

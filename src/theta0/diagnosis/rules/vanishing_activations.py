@@ -2,12 +2,13 @@
 
 import math
 
-from theta0.diagnosis.chain import SPREAD_ERROR, Link, final_run, without_zero_weights
+from theta0.diagnosis.chain import Link, final_run, without_zero_weights
 from theta0.diagnosis.consequences import SILENCE
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
 from theta0.diagnosis.rules.activation_shift import BY_WEIGHTS
+from theta0.diagnosis.rules.constant_output import SPREAD
 
 SILENT, SHRUNK = 1e-3, 1e-2  # of an output, and of the last hidden layer over the first
 
@@ -16,7 +17,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """The spread between samples is lost, and no later layer restores it."""
     links = without_zero_weights(evidence.links, evidence.table)
     silent = _dying_out(links, evidence.network.get("output_rms", math.inf))
-    run = silent or final_run(links, lambda link: link.relative_spread < SPREAD_ERROR and not _shifted_by_weights(link))
+    run = silent or final_run(links, lambda link: link.relative_spread < SPREAD and not _shifted_by_weights(link))
     hidden = [link for link in links if link.rms > 0]
     if len(run) < 1 or len(hidden) < 2 or run[0] is hidden[0]:
         return None
@@ -28,7 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity="error",
         layer=first.layer,
         value=end.rms / start.rms if silent else first.relative_spread,
-        threshold=SHRUNK if silent else SPREAD_ERROR,
+        threshold=SHRUNK if silent else SPREAD,
         message=(
             f"What differs between samples shrinks by a factor of {factor:.2g} a layer and is down to "
             f"{end.spread:.1e} of {end.rms:.1e} at the last layer; it is lost from {first.layer!r} on. "
@@ -68,7 +69,7 @@ RULE = Rule(
             (
                 "standard deviation *between samples* over the root mean square, unbroken to the last layer, and not "
                 "made by activation shift",
-                f"{SPREAD_ERROR:g}",
+                f"{SPREAD:g}",
                 "measured, see [constant-output](#constant-output)",
             ),
             (
