@@ -129,7 +129,7 @@ RULE = Rule(
             theta0.parametrize_(model, "lcw")
             theta0.initializers.unit_variance_(model, batches)
         """,
-        command="theta0 treat TARGET --with lcw",
+        command="`theta0 treat TARGET --with lcw`",
         ill="""
             layers = [part for _ in range(20) for part in (nn.Linear(8, 8), nn.Sigmoid())]
             model = nn.Sequential(*layers, nn.Linear(8, 3))

@@ -48,7 +48,7 @@ RULE = Rule(
             ),
         ),
         fix="batches = [(x, y.unsqueeze(-1)) for x, y in batches]",
-        command="None changes your shapes: give the targets the outputs' shape in the target's `batches()`.",
+        command="No command changes your shapes: give the targets the outputs' shape in the target's `batches()`.",
         ill="""
             model = nn.Linear(8, 1)
             batches = [(inputs, inputs.sum(1))]  # outputs (64, 1), targets (64,)

@@ -51,7 +51,7 @@ RULE = Rule(
             ),
         ),
         fix="nn.init.zeros_(model[2].bias)",
-        command="theta0 treat TARGET",
+        command="`theta0 treat TARGET`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
             nn.init.constant_(model[2].bias, 100)

@@ -60,7 +60,7 @@ RULE = Rule(
             ),
         ),
         fix="nn.init.zeros_(model[0].bias)",
-        command="theta0 treat TARGET --with unit-variance",
+        command="`theta0 treat TARGET --with unit-variance`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
             nn.init.constant_(model[0].bias, -100)

@@ -45,7 +45,7 @@ RULE = Rule(
             ),
         ),
         fix="nn.init.zeros_(model[-1].bias)",
-        command="theta0 treat TARGET --with head-scale",
+        command="`theta0 treat TARGET --with head-scale`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             model[-1].bias.data = torch.tensor([0.0, 50.0, 100.0])

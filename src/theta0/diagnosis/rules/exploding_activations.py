@@ -174,8 +174,8 @@ RULE = Rule(
 
             unit_variance_(model, batches)
         """,
-        command="theta0 treat TARGET --with unit-variance (residual networks: --with branch-scale; recurrent ones: "
-        "--with recurrent)",
+        command="`theta0 treat TARGET --with unit-variance`; residual networks: `--with branch-scale`; recurrent ones: "
+        "`--with recurrent`.",
         ill="""
             model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(5)), nn.Linear(8, 3))
             for layer in model[:-1]:

@@ -60,7 +60,7 @@ RULE = Rule(
 
             unit_variance_(model, batches)
         """,
-        command="theta0 treat TARGET --with unit-variance",
+        command="`theta0 treat TARGET --with unit-variance`",
         ill="""
             model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)), nn.Linear(8, 3))
             for layer in model[:-1]:

@@ -62,7 +62,7 @@ RULE = Rule(
             ("the same, where the statistics are of other data", f"{STALE:g}: warning", "judgement"),
         ),
         fix="model.train()",
-        command="None changes the mode: call `.train()` in the target's `model()`.",
+        command="No command changes the mode: call `.train()` in the target's `model()`.",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
             model[0].weight.data /= 1000

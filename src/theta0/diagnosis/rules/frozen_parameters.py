@@ -40,7 +40,7 @@ RULE = Rule(
             ("parameters with `requires_grad=False`", "0: note; error if nothing is left to train", "`requires_grad`"),
         ),
         fix="model.requires_grad_(True)",
-        command="None changes what is trained: call `requires_grad_(True)` in the target's `model()`.",
+        command="No command changes what is trained: call `requires_grad_(True)` in the target's `model()`.",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             model[0].requires_grad_(False)

@@ -52,7 +52,7 @@ RULE = Rule(
             ),
         ),
         fix="batches = [(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))] * 4",
-        command="theta0 treat TARGET --with nio, or larger batches in the target's `batches()`",
+        command="`theta0 treat TARGET --with nio`, or larger batches in the target's `batches()`.",
         ill="""
             model = nn.Linear(8, 1, bias=False)
             nn.init.zeros_(model.weight)

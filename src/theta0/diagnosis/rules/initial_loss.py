@@ -74,7 +74,7 @@ RULE = Rule(
             ),
         ),
         fix="nn.init.zeros_(model[-1].weight)",
-        command="theta0 treat TARGET --with head-scale",
+        command="`theta0 treat TARGET --with head-scale`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             nn.init.normal_(model[-1].weight, std=100)

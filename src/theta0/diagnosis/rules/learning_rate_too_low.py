@@ -50,7 +50,7 @@ RULE = Rule(
 
             learning_rate = theta0.suggest_learning_rate(model, batches, loss).value
         """,
-        command="theta0 rate TARGET --verify",
+        command="`theta0 rate TARGET --verify`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             learning_rate = 1e-7

@@ -56,7 +56,7 @@ RULE = Rule(
 
             unit_variance_(model, batches)
         """,
-        command="theta0 treat TARGET --with unit-variance",
+        command="`theta0 treat TARGET --with unit-variance`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             model[0].weight.data *= 1000

@@ -93,7 +93,7 @@ RULE = Rule(
             ),
         ),
         fix="model = model[:-1]",
-        command="None changes your model: remove the operation in the target's `model()`.",
+        command="No command changes your model: remove the operation in the target's `model()`.",
         ill="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3), nn.Softmax(1))",
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
         ignore="Where the loss need not become small, as where the targets are so noisy that the confined least is as "

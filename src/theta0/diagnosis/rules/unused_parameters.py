@@ -43,7 +43,7 @@ RULE = Rule(
             ),
         ),
         fix="del model.spare",
-        command="None changes your forward pass: call the layer, or remove it.",
+        command="No command changes your forward pass: call the layer, or remove it.",
         ill="""
             model = nn.Linear(8, 3)
             model.spare = nn.Linear(8, 3)

@@ -84,7 +84,7 @@ RULE = Rule(
 
             unit_variance_(model, batches)
         """,
-        command="theta0 treat TARGET --with unit-variance",
+        command="`theta0 treat TARGET --with unit-variance`",
         ill="""
             layers = [part for _ in range(8) for part in (nn.Linear(8, 8, bias=False), nn.Tanh())]
             model = nn.Sequential(*layers, nn.Linear(8, 3, bias=False))
