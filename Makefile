@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup test test-all demo lint bench clean
+.PHONY: setup test test-all demo docs-findings lint bench clean
 
 setup: $(READY)
 
@@ -30,6 +30,10 @@ demo: setup
 	$(BIN)/theta0 diagnose examples/deep_sigmoid.py; test $$? -eq 1
 	$(BIN)/theta0 treat examples/deep_sigmoid.py --out build/start.safetensors --html build/report.html
 	@echo "The mended start is in build/start.safetensors, the report in build/report.html."
+
+# The rules are the source; a test holds the page to them.
+docs-findings: setup
+	$(BIN)/python -m theta0.diagnosis.documentation > docs/findings.md
 
 bench: setup
 	$(BIN)/python benchmarks/bench_lcw.py --out benchmarks/results/lcw.json

@@ -1,83 +1,141 @@
-"""What a diagnosis costs, in gradients of the same model on the same batch.
+"""What a diagnosis costs: time in gradients of the same model on the same batch, and memory in plain steps.
 
-One process, one thread unless asked otherwise; gradient and diagnosis in turn, the ratio pair by pair.
+Each network in a fresh process, one thread, process time, gradient and diagnosis in turn. The ratio is per batch over
+four batches, without a learning rate; gradients of the probe of zero gradients are taken off, as counted. Memory is the
+growth of the resident set's peak over what stands once model and data are made, against that of one plain step.
 
-    python benchmarks/bench_diagnose.py --out benchmarks/results/diagnose.json
+    python benchmarks/bench_diagnose.py [--before FILE] [--only resnet,vit] [--out benchmarks/results/diagnose.json]
+
+torchvision and timm are needed; beside a CPU build of torch, torchvision may need a file that declares its operators
+first: --before FILE.
 """
 
 import argparse
+import ctypes
+import gc
+import importlib
 import json
 import platform
+import runpy
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from theta0 import diagnose
+BATCHES, ROUNDS = 4, 5
+MODELS = {
+    "resnet18": ("torchvision", 224),
+    "convnext_atto": ("timm", 96),
+    "vit_tiny_patch16_224": ("timm", 224),
+    "mixer_s32_224": ("timm", 224),
+    "xcit_nano_12_p16_224": ("timm", 224),
+    "nf_resnet26": ("timm", 96),
+    "cait_xxs24_224": ("timm", 224),
+    "poolformer_s12": ("timm", 224),
+    "mobilenetv3_small_050": ("timm", 96),
+    "efficientnet_lite0": ("timm", 96),
+    "regnetx_002": ("timm", 96),
+}
+LIMITS = {"resnet18": 2.0}
+LIMIT, MEMORY_LIMIT = 3.0, 2.5
 
 
-def cnn():
-    """A CNN of 4.8 million parameters on 32 × 32 images, with batch normalisation."""
-    torch.manual_seed(0)
-    parts, width = [], 3
-    for outputs in (64, 64, "pool", 128, 128, "pool", 256, 256, "pool", 512, 512):
-        if outputs == "pool":
-            parts.append(nn.MaxPool2d(2))
-            continue
-        parts += [nn.Conv2d(width, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
-        width = outputs
-    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+def resident(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(field))
 
 
-def gradient(model, x, y):
-    loss = F.cross_entropy(model(x), y)
-    torch.autograd.grad(loss, list(model.parameters()))
+def growth(function):
+    """Kilobytes by which the peak of the resident set rises."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = resident("VmRSS")
+    function()
+    return resident("VmHWM") - before
 
 
 def seconds(function):
-    start = time.perf_counter()
+    start = time.process_time()
     function()
-    return time.perf_counter() - start
+    return time.process_time() - start
+
+
+def made(name):
+    source, side = MODELS[name]
+    torch.manual_seed(0)
+    if source == "torchvision":
+        model = importlib.import_module("torchvision.models").get_model(name, weights=None)
+    else:
+        model = importlib.import_module("timm").create_model(name, pretrained=False)
+    batches = [(torch.randn(8, 3, side, side), torch.arange(8)) for _ in range(BATCHES)]
+    return model.train(), batches
+
+
+def step(model, batch):
+    loss = F.cross_entropy(model(batch[0]), batch[1])
+    torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
+
+
+def child(name, what):
+    from theta0 import diagnose
+
+    torch.set_num_threads(1)
+    model, batches = made(name)
+    if what != "time":
+        run = (lambda: step(model, batches[0])) if what == "step" else lambda: diagnose(model, batches, "cross_entropy")
+        return growth(run)
+    step(model, batches[0])
+    diagnose(model, batches[:1], "cross_entropy")
+    rows = []
+    for _ in range(ROUNDS):
+        one = seconds(lambda: [step(model, batch) for batch in batches]) / BATCHES
+        found = []
+        whole = seconds(lambda: found.append(diagnose(model, batches, "cross_entropy")))  # noqa: B023 - called at once
+        rows.append((one, whole, (whole / one - (found[0].cost - BATCHES)) / BATCHES))
+    return {"gradient": statistics.median(r[0] for r in rows), "ratio": statistics.median(r[2] for r in rows),
+            "least": min(r[2] for r in rows), "most": max(r[2] for r in rows), "counted": found[0].cost}  # fmt: skip
+
+
+def run(name, what, before):
+    command = [sys.executable, __file__, *before, "--child", name, what]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--only", default="", help="parts of names, joined by commas")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    model, generator = cnn(), torch.Generator().manual_seed(0)
-    x = torch.randn(arguments.batch, 3, 32, 32, generator=generator)
-    y = torch.randint(10, (arguments.batch,), generator=generator)
-    diagnose(model, [(x, y)], "cross_entropy")
-    gradient(model, x, y)
-    pairs = []
-    for _ in range(arguments.rounds):
-        one = seconds(lambda: gradient(model, x, y))
-        whole = seconds(lambda: diagnose(model, [(x, y)], "cross_entropy"))
-        pairs.append((one, whole))
-    ratios = [(whole - 0.05) / one for one, whole in pairs]
-    result = {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "batch": arguments.batch,
-        "gradients_beyond_50_ms": {
-            "median": statistics.median(ratios),
-            "min": min(ratios),
-            "max": max(ratios),
-        },
-        "seconds": {"gradient": [p[0] for p in pairs], "diagnose": [p[1] for p in pairs]},
-        "environment": {"torch": torch.__version__, "machine": platform.machine(), "threads": arguments.threads},
-    }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if arguments.out is not None:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(text + "\n")
+    if arguments.child:
+        kept = runpy.run_path(str(arguments.before)) if arguments.before else None  # it may hold what must stay alive
+        print(json.dumps(child(*arguments.child)))
+        del kept
+        return
+    before = ["--before", str(arguments.before)] if arguments.before else []
+    rows = {}
+    for name in MODELS:
+        if not any(part in name for part in arguments.only.split(",")):
+            continue
+        row = run(name, "time", before)
+        row["memory"] = run(name, "diagnosis", before) / run(name, "step", before)
+        row["held"] = row["ratio"] <= LIMITS.get(name, LIMIT) and row["memory"] <= MEMORY_LIMIT
+        rows[name] = row
+        print(f"{name:24} {row['ratio']:5.2f} ({row['least']:.2f}-{row['most']:.2f}) gradients a batch, "
+              f"{row['memory']:4.2f} x memory, gradient {row['gradient'] * 1e3:6.0f} ms  {'' if row['held'] else 'OVER'}",
+              flush=True)  # fmt: skip
+    if arguments.out:
+        environment = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
+        arguments.out.write_text(json.dumps({"networks": rows, "environment": environment}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from torch import nn
 
 from cases import case, each_case
 from theta0._batches import materialised, ready
-from theta0._layers import layers, tied_parameters
 from theta0._models import unwrapped
+from theta0._trace.layers import layers, tied_parameters
 
 
 def found_in(c):

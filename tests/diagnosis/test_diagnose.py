@@ -9,8 +9,9 @@ from ill_networks import ILL, Ill, Product, biased, data, default, healthy, stac
 from torch import nn
 
 from cases import CASES, case, each_case, flat, normal
-from theta0.diagnosis import Diagnosis, diagnose
-from theta0.diagnosis.backward import zero_gradient
+from theta0._batches import materialised
+from theta0.diagnosis import Diagnosis, Evidence, diagnose
+from theta0.diagnosis.rules import zero_gradient
 
 CODES = {
     "non-finite", "vanishing-activations", "exploding-activations", "activation-shift", "saturated-units", "dead-units",
@@ -182,8 +183,11 @@ def test_wrong_arguments(options, message, unchecked):
         diagnose(healthy(), data(), **({"loss": "cross_entropy"} | options))
 
 
-def test_a_zero_gradient_is_an_error_where_it_holds_half_of_the_parameters():
+def test_a_zero_gradient_is_an_error_where_it_holds_half_of_the_parameters(monkeypatch):
     """The whole kind: some stuck tensors slow a network down, most of them stop it."""
     for stuck, severity in ((1, "warning"), (2, "warning"), (3, "error"), (6, "error")):
-        (finding,) = zero_gradient([f"p{i}" for i in range(stuck)], 2, 6)
-        assert finding.severity == severity
+        monkeypatch.setattr(Evidence, "trained", [f"p{i}.bias" for i in range(6)])
+        monkeypatch.setattr(Evidence, "stuck", [f"p{i}.bias" for i in range(stuck)])
+        evidence = Evidence(healthy(), materialised(data(), healthy()), "cross_entropy")
+        evidence.table.update({f"p{i}.bias": {"value_rms": 1.0} for i in range(6)})
+        assert zero_gradient.judge(evidence).severity == severity

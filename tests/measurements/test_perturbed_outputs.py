@@ -69,7 +69,7 @@ def _draws_in_order(model, inputs, around, noise):
     calls = PerturbedCalls(
         noise, around.names, len(_first(inputs)), prefer="explicit", reused=frozenset(), layouts=around.layouts
     )
-    with torch.no_grad(), calls:
+    with torch.no_grad(), calls.perturbed():
         given = calls.inputs(inputs)
         named = {k: v for k, v in given.items() if k != "labels"} if isinstance(given, dict) else {}
         _ = model(**named) if named else model(*given) if isinstance(given, tuple) else model(given)

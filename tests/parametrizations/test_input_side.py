@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
-from theta0._calls import watch
+from theta0._trace.calls import trace_calls
 from theta0.parametrizations import linearly_constrained, parametrize_
 
 
@@ -51,7 +51,7 @@ def test_few_rows_centre_the_input_and_many_the_weight():
 
 
 SITUATIONS = {
-    "watched": lambda layer: watch(layer),
+    "watched": lambda layer: trace_calls(layer),
     "autocast": lambda layer: torch.autocast("cpu", dtype=torch.bfloat16),
     "cached": lambda layer: parametrize.cached(),
 }
@@ -157,7 +157,7 @@ def test_a_checkpointed_block_runs_again_as_it_ran(watched):
     layer = layer_of()
     x = random(3, 12).requires_grad_()
     if watched:
-        with watch(layer):
+        with trace_calls(layer):
             outputs = checkpoint(layer, x, use_reentrant=False)
     else:
         outputs = checkpoint(layer, x, use_reentrant=False)
@@ -171,7 +171,7 @@ def test_watching_sees_the_true_input_and_the_true_weight():
     parametrize_(net, "lcw")
     seen = []
     x = random(3, 6) + 2
-    with watch(net, seen.append):
+    with trace_calls(net, seen.append):
         net(x)
     assert [call.layer for call in seen] == ["0", "2"]
     assert torch.equal(seen[0].input, x)

@@ -10,7 +10,7 @@ from cases import normal
 from states import state_of
 from theta0 import diagnose
 from theta0._batches import materialised
-from theta0._layers import layers
+from theta0._trace.layers import layers
 from theta0.treatment import REMEDIES, load_start_, save_start, treat
 from theta0.treatment.writing import InapplicableError, written
 

@@ -11,8 +11,8 @@ from torch.nn.utils import parametrizations
 from cases import CASES, normal
 from states import randomness, state_of
 from theta0._batches import materialised
-from theta0._branches import branch_endings
 from theta0._models import unwrapped
+from theta0.measurements.residual_stream import residual_stream
 from theta0.treatment import REMEDIES
 from theta0.treatment.draws import still_zero
 from theta0.treatment.searches import SEARCHES
@@ -78,7 +78,7 @@ def test_branches_are_found_by_their_additions():
             return y.mean((2, 3)) + 1.0
 
     model = Projected()
-    found = branch_endings(model, materialised([(normal(2, 2, 4, 4), torch.zeros(2))], model)[0])
+    found = residual_stream(model, materialised([(normal(2, 2, 4, 4), torch.zeros(2))], model)[0]).endings
     assert [ending.name for ending in found] == ["norm.weight", "gain", "c.weight"]
 
 
@@ -92,14 +92,14 @@ def test_embeddings_added_up_and_plain_chains_are_no_branches():
             return self.head(self.words(x) + self.places.weight)
 
     model = Sum()
-    assert branch_endings(model, materialised([(torch.zeros(2, 3, dtype=torch.long), None)], model)[0]) == []
+    assert residual_stream(model, materialised([(torch.zeros(2, 3, dtype=torch.long), None)], model)[0]).endings == ()
     with pytest.raises(InapplicableError, match="at least two residual branches"):
         REMEDIES["branch-scale"](nn.Sequential(nn.Linear(6, 3)), data())
 
 
 def test_attention_blocks_end_at_their_output_projection():
     layer = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False)
-    found = branch_endings(layer, materialised([(normal(2, 3, 8), None)], layer)[0])
+    found = residual_stream(layer, materialised([(normal(2, 3, 8), None)], layer)[0]).endings
     ends = [name for i in (0, 1) for name in (f"layers.{i}.self_attn.out_proj.weight", f"layers.{i}.linear2.weight")]
     assert [e.name for e in found][-3:] == ends[-3:]
 

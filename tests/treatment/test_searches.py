@@ -10,9 +10,9 @@ from torch import nn
 from cases import CASES, case, flat, mlp, normal
 from states import randomness, state_of
 from theta0._models import unwrapped
+from theta0.diagnosis import RULES
 from theta0.initializers.scale_results import NothingBetterError
 from theta0.treatment import REMEDIES, treat
-from theta0.treatment.remedies import ANSWERS
 from theta0.treatment.searches import SEARCHES, cost_of
 from theta0.treatment.writing import InapplicableError
 
@@ -211,7 +211,7 @@ def test_a_search_that_finds_nothing_better_is_no_error_of_the_users(monkeypatch
 
 
 def test_auto_takes_no_search_where_something_cheap_answers():
-    searches = {code: [name for name in names if name in SEARCHES] for code, names in ANSWERS.items()}
+    searches = {rule.code: [name for name in rule.remedies if name in SEARCHES] for rule in RULES}
     assert {code: names for code, names in searches.items() if names} == {"gradient-conflict": ["nio"]}
 
 

@@ -18,7 +18,7 @@ from theta0.comparison.reading import read
 from theta0.comparison.results import Comparison, Entrant, Heat, Standing, all_diverged
 from theta0.comparison.starts import Factory, Made, Makers, UnmadeError
 from theta0.comparison.store import Store, digest, loss_name, run_from_dict, run_to_dict
-from theta0.diagnosis.rates import measured_rate
+from theta0.diagnosis.allowed_rate import allowed_rate
 from theta0.treatment.trials import Trial, fresh_order, trial_of
 
 AROUND = (0.1, 0.3, 1.0, 3.0, 10.0)  # times a start's own suggestion
@@ -187,7 +187,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
         )
         self.cost += cost
         with untouched(made.model):
-            found = measured_rate(made.model, trial.train, trial.loss, trial.optimizer)
+            found = allowed_rate(made.model, trial.train, trial.loss, trial.optimizer)
         if found is None or not (math.isfinite(found.value) and found.value > 0):
             return probed, probed
         self.cost += found.cost

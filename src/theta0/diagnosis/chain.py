@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from theta0._records import Table
 
-SPREAD_ERROR = 1e-3  # between samples, of the root mean square; measured, docs/findings.md
-
 
 @dataclass(frozen=True)
 class Link:
@@ -96,10 +94,11 @@ def falling_back(links: Sequence[Link], threshold: float) -> list[Link]:
     return fallen if any(link.sensitivity for link in fallen) else []
 
 
-def zero_weight(link: Link, table: Table) -> bool:
-    """A layer that starts at zero on purpose: only its bias speaks, so it says nothing about the signal.
+def without_zero_weights(links: Sequence[Link], table: Table) -> list[Link]:
+    """The links that say something about the signal: of a layer whose weight is zero only the bias speaks."""
+    return [link for link in links if not zero_weight(link, table)]
 
-    Returns:
-        Whether its weight is zero.
-    """
+
+def zero_weight(link: Link, table: Table) -> bool:
+    """Whether a layer's weight is zero, as where it starts at zero on purpose."""
     return table.get(f"{link.layer.partition('#')[0]}.weight", {}).get("value_rms") == 0

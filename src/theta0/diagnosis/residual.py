@@ -1,89 +1,31 @@
-"""Findings about a residual stream that grows from branch to branch: its large outputs and losses are only the end."""
+"""A residual stream that grows from branch to branch: what is too large at its end then is only a consequence."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch import nn
-
-from theta0._batches import Batch
-from theta0._branches import ResidualStream, residual_stream
-from theta0._records import Table
-from theta0.diagnosis.forward import GROWTH_WARNING
+from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
+from theta0.measurements.residual_stream import ResidualStream
 
-STREAM_GROWTH = 10.0  # and twice the √L to which L branches add up that are as large as the stream was at first
-_SHARE = 0.5  # of the growth, in decades
-_REMEDY = "theta0 treat TARGET --with branch-scale"
-_SOURCE = "Hanin & Rolnick (2018), section 3; threshold docs/findings.md"
+BRANCH_SCALE = "theta0 treat TARGET --with branch-scale"
 
 
-def growing_stream(
-    findings: Sequence[Finding], model: nn.Module, batch: Batch, table: Table
-) -> tuple[list[Finding], float]:
-    r"""Explain exploding activations, saturation and a large first loss by the stream's growth, where that makes them.
-
-    Where each of L branches adds as much variance as the stream has, the stream grows by $2^{L/2}$: what then is too
-    large is not the last layer, nor any single one, but the branches, and they need a factor of $1/\sqrt L$.
-
-    Args:
-        findings: those of the forward pass.
-        model: the model, left as it is.
-        batch: one batch.
-        table: what was measured.
-
-    Returns:
-        The findings, those of a growing stream with its numbers and its remedy; and the cost in gradients.
-    """
-    exploding = next((f for f in findings if f.code == "exploding-activations"), None)
-    symptoms = [f for f in findings if f.code in ("initial-loss", "saturated-units")]
-    if not (exploding or symptoms) or (exploding and table[exploding.layer].get("step_growth", 0.0) > GROWTH_WARNING):
-        return list(findings), 0.0
-    stream, cost = residual_stream(model, batch), 1 / 3
-    growth = _growth(stream)
-    enough = STREAM_GROWTH if exploding is None else exploding.value**_SHARE
-    if not growth >= max(enough, 2 * math.sqrt(len(stream.sums))):
-        return list(findings), cost
-    layers = list(table)
-    behind = layers[layers.index(stream.sums[0].layer) :] if stream.sums[0].layer in table else []
-    symptoms = [f for f in symptoms if f.layer in ("", *behind)]
-    found = [replace(f, remedy=_REMEDY) if f in symptoms else f for f in findings]
-    if exploding is not None:
-        found[findings.index(exploding)] = replace(
-            exploding, message=_message(stream, growth), remedy=_REMEDY, source=_SOURCE
-        )
-    elif symptoms:
-        found.insert(findings.index(symptoms[0]), _of_stream(stream, growth, symptoms))
-    return found, cost
-
-
-def _growth(stream: ResidualStream) -> float:
-    """From the first sum to the largest one; NaN where there are not two, or the first is zero."""
+def growth(stream: ResidualStream) -> float:
+    """The root mean square of the largest sum over the first's; NaN without two, or where the first is zero."""
     sizes = [added.rms for added in stream.sums if math.isfinite(added.rms)]
     return max(sizes) / sizes[0] if len(sizes) > 1 and sizes[0] > 0 else math.nan
 
 
-def _message(stream: ResidualStream, growth: float) -> str:
-    sizes = [added.rms for added in stream.sums]
-    steps = max(1, sizes.index(max(size for size in sizes if math.isfinite(size))))
+def behind_first_branch(evidence: Evidence) -> list[str]:
+    """The layers from the end of the first branch on; the whole network, "", counts as behind it."""
+    layers, first = list(evidence.table), evidence.residual_stream.sums[0].layer
+    return ["", *(layers[layers.index(first) :] if first in layers else [])]
+
+
+def with_branch_scale(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
+    """A revision: what a growing stream makes too large is answered by scaling the branches, not the layer."""
+    grown = any(f.code == "exploding-activations" and f.remedy == BRANCH_SCALE for f in others)
     return (
-        f"The residual stream grows by a factor of {growth ** (1 / steps):.2f} a branch, from {sizes[0]:.2g} after the "
-        f"first of {len(sizes)} to {sizes[0] * growth:.2g}: what a branch adds grows with what it is given. "
-        f"Multiply the end of every branch by 1/√{len(stream.endings)}, or start it at zero."
-    )
-
-
-def _of_stream(stream: ResidualStream, growth: float, symptoms: Sequence[Finding]) -> Finding:
-    """The cause of what is too large at the end, as severe as that is."""
-    grown = [added.layer for added in stream.sums if added.rms > STREAM_GROWTH * stream.sums[0].rms]
-    return Finding(
-        code="exploding-activations",
-        severity="error" if any(f.severity == "error" for f in symptoms) else "warning",
-        layer=grown[0],
-        value=growth,
-        threshold=STREAM_GROWTH,
-        layers=tuple(dict.fromkeys(grown)),
-        message=_message(stream, growth),
-        remedy=_REMEDY,
-        source=_SOURCE,
+        replace(finding, remedy=BRANCH_SCALE) if grown and finding.layer in behind_first_branch(evidence) else finding
     )

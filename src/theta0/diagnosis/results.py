@@ -7,6 +7,7 @@ from theta0._records import Record, flat
 from theta0.curvature.learning_rate import LearningRate
 
 Severity = Literal["error", "warning", "note"]
+MEASURED = "measured, docs/findings.md"  # the source of a threshold that its rule's documentation justifies
 
 
 @dataclass(frozen=True)
@@ -14,13 +15,13 @@ class Finding:
     """One thing that is wrong, or worth knowing, about a starting point.
 
     Attributes:
-        code: its kind, one of the codes listed in `docs/findings.md`.
+        code: its kind, the code of its rule; `docs/findings.md` documents them.
         severity: `error` (will not train, or wrong), `warning` (will train badly), `note` (worth knowing).
         layer: where it begins; the empty string is the whole network.
         value: the number that shows it.
         threshold: the number that it was held against.
         message: two sentences for a practitioner: what is wrong where, and what to do.
-        remedy: the command or line of code that mends it; the empty string if there is none.
+        remedy: the command or line of code that fixes it; the empty string if there is none.
         source: where the threshold comes from.
         layers: every layer concerned, `layer` first.
         cause: the code of an earlier finding from which this one may follow; the empty string if there is none.
@@ -44,7 +45,7 @@ class Diagnosis:
 
     Attributes:
         records: every number measured, layers in execution order.
-        findings: what is wrong, ordered by cause: mending the first may remove the later ones.
+        findings: what is wrong, ordered by cause: fixing the first may remove the later ones.
         cost: in gradients (one forward and backward pass of this model on the mean batch is 1).
         learning_rate: what the curvature allows, where the user's rate was given and judged.
     """

@@ -12,11 +12,11 @@ from torch.nn import init
 from torch.nn.utils import parametrize
 
 from theta0._batches import Batch
-from theta0._calls import LinearCall, watch
-from theta0._layers import Layer, geometry, layers
 from theta0._models import outputs_of
 from theta0._moments import Moments, merged
 from theta0._randomness import Randomness, streams
+from theta0._trace.calls import LinearCall, trace_calls
+from theta0._trace.layers import Layer, geometry, layers
 from theta0._untouched import randomness_snapshot, snapshot
 from theta0._weights import assignable
 
@@ -161,7 +161,7 @@ def _sweep(model: nn.Module, batches: list[Batch], state: Sweeps, measure: Measu
         new = measure(call) if key in state.pooled else first[key]
         state.pooled[key] = merged(state.pooled[key], new) if key in state.pooled else new
 
-    with torch.no_grad(), watch(model, observe):
+    with torch.no_grad(), trace_calls(model, observe):
         for batch in batches:
             outputs_of(model, batch.inputs)
     state.goals = {key: _goal(first[key], found) for key, found in state.pooled.items()}

@@ -8,10 +8,10 @@ from typing import Any
 from torch import nn
 
 from theta0._batches import initialised, materialised
-from theta0._calls import LinearCall
-from theta0._layers import layers
 from theta0._moments import Moments, moments
 from theta0._randomness import Randomness
+from theta0._trace.calls import LinearCall
+from theta0._trace.layers import layers
 from theta0.initializers._layerwise import (
     Goal,
     Key,

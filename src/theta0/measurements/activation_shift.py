@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from theta0._batches import materialised, outputs_or_told, ready
-from theta0._calls import LinearCall, watch
-from theta0._layers import geometry
 from theta0._models import unwrapped
 from theta0._records import Record
+from theta0._trace.calls import LinearCall, trace_calls
+from theta0._trace.layers import geometry
 from theta0._untouched import untouched
 
 
@@ -69,7 +69,7 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
 
     with untouched(model), torch.no_grad():
         for batch in found:
-            with watch(model, seen):  # one for each pass: it counts the calls
+            with trace_calls(model, seen):  # one for each pass: it counts the calls
                 outputs_or_told(model, batch)
     return {layer: _shift(total) for layer, total in sums.items()}
 

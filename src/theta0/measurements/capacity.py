@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from theta0._batches import Batch, materialised, outputs_or_told, ready
-from theta0._forward_conditions import no_dropout
 from theta0._losses import Loss
 from theta0._models import main_output, unwrapped
 from theta0._records import Record
+from theta0._trace.interpreter import no_dropout
 from theta0._untouched import untouched
 from theta0.measurements.lipschitz import lipschitz_bounds
 

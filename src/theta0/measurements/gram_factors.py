@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from theta0._calls import LinearCall
-from theta0._layers import geometry
+from theta0._trace.calls import LinearCall
+from theta0._trace.layers import geometry
 from theta0.measurements.parameter_uses import Layout, Use
 
 

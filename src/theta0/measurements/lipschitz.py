@@ -8,18 +8,15 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_map
 
-from theta0._function_roles import BIASED, NEGATED, largest_slope
-from theta0._owners import ROOT
-from theta0._path_sums import absolute, batch_norm_scale, operand_free
 from theta0._records import Record
-from theta0._signal_flow import Step, flow, ones_for
+from theta0._trace.owners import ROOT
+from theta0._trace.slopes import largest_slope
+from theta0.measurements.path_sums import absolute, batch_norm_scale, operand_free
+from theta0.measurements.signal_flow import SignalStep, flow, ones_for
 
 _LARGEST_SYMBOL = 2**24  # entries of a convolution's symbol beyond which a looser bound is taken
-_TRANSPOSED = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
-_ELEMENTWISE = ("mul", "mul_", "multiply", "multiply_", "__mul__", "__rmul__", "__imul__")
 
 Gains = Float[Tensor, " 3"]  # by spectral, Frobenius and L1 norms; float64
 
@@ -71,7 +68,7 @@ def lipschitz_bounds(model: nn.Module, example: Any = None) -> LipschitzBounds:
     """
     records: list[Record] = []
 
-    def rule(step: Step) -> tuple[Any, Gains]:
+    def rule(step: SignalStep) -> tuple[Any, Gains]:
         result, _ = absolute(step)
         return result, _gains(step, result, records)
 
@@ -81,14 +78,14 @@ def lipschitz_bounds(model: nn.Module, example: Any = None) -> LipschitzBounds:
     return LipschitzBounds(spectral, frobenius, l1, float(outputs.sum(dtype=torch.float64)), tuple(records))
 
 
-def _gains(step: Step, result: Any, records: list[Record]) -> Gains:
+def _gains(step: SignalStep, result: Any, records: list[Record]) -> Gains:
     entering: list[Gains] = [note for _, note in step.signals]
     if step.role in ("add", "subtract"):
         return _sum_of(step, result)
     if step.role == "join":
         parts = [part for part in tree_flatten((step.arguments, step.options))[0] if step.carries(part)]
         return torch.stack([_note(step, part).square() for part in parts]).sum(0).sqrt()
-    if step.role == "multilinear" and getattr(step.function, "__name__", "") not in _ELEMENTWISE:
+    if step.role == "multilinear":
         norms = _matrix_norms(step)
         names = ("spectral_norm", "frobenius_norm", "l1_norm")
         records.extend(Record(step.path or ROOT, n, v) for n, v in zip(names, norms.tolist(), strict=True))
@@ -96,7 +93,7 @@ def _gains(step: Step, result: Any, records: list[Record]) -> Gains:
     return entering[0] * _factor(step)
 
 
-def _sum_of(step: Step, result: Tensor) -> Gains:
+def _sum_of(step: SignalStep, result: Tensor) -> Gains:
     alpha = abs(float(step.options.get("alpha", 1)))
     total = torch.zeros(3, dtype=torch.float64)
     operands = [*step.arguments[:2], *([step.options["other"]] if "other" in step.options else [])]
@@ -107,15 +104,15 @@ def _sum_of(step: Step, result: Tensor) -> Gains:
     return total
 
 
-def _factor(step: Step) -> float:
+def _factor(step: SignalStep) -> float:
     """A bound of the spectral norm of a piece that is no weight."""
     if step.role == "nonlinearity":
-        return float(largest_slope(step.function, step.arguments, step.options))
+        return float(largest_slope(step.spec, step.arguments, step.options))
     if step.role == "batch_norm":
         return float(batch_norm_scale(step).max())
-    if step.role == "dropout" or step.function in NEGATED:
+    if step.role in ("dropout", "negate"):
         return 1.0
-    if step.role in ("multilinear", "divide"):
+    if step.role in ("multiply", "divide"):
         (factor,) = (abs(a) for a in step.arguments[:2] if not step.carries(a))
         size = float(factor.min() if step.role == "divide" else factor.max()) if isinstance(factor, Tensor) else factor
         return 1 / size if step.role == "divide" else float(size)
@@ -133,7 +130,7 @@ def _largest_sums(function: Callable[[Tensor], Any], like: Tensor) -> tuple[floa
     return max(float(part.max()) for part in parts if part.numel()), float(columns.max())
 
 
-def _with(step: Step, signal: Tensor) -> Step:
+def _with(step: SignalStep, signal: Tensor) -> SignalStep:
     old = step.signals[0][0]
 
     def swapped(value: Any) -> Any:
@@ -145,7 +142,7 @@ def _with(step: Step, signal: Tensor) -> Step:
     return replace(step, arguments=arguments, options=options, signals=((signal, None),))
 
 
-def _matrix_norms(step: Step) -> Gains:
+def _matrix_norms(step: SignalStep) -> Gains:
     ones = torch.ones_like(step.signals[0][0], dtype=torch.float64)
     probed = _with(step, ones)
 
@@ -158,10 +155,10 @@ def _matrix_norms(step: Step) -> Gains:
     return torch.tensor([spectral, frobenius, max(l1, frobenius)], dtype=torch.float64)
 
 
-def _spectral_norm(step: Step, ones: Tensor) -> float:
+def _spectral_norm(step: SignalStep, ones: Tensor) -> float:
     operands = [*step.arguments, *step.options.values()]
     weight = next(a for a in operands if isinstance(a, Tensor) and a is not ones)
-    if step.function in BIASED and step.function is not F.linear:
+    if step.spec.kind.startswith("conv"):
         return _convolution_norm(step, weight, ones)
     name = getattr(step.function, "__name__", "")
     if weight.dim() == 2 and name != "einsum":
@@ -170,8 +167,8 @@ def _spectral_norm(step: Step, ones: Tensor) -> float:
     return math.sqrt(rows * columns)
 
 
-def _convolution_norm(step: Step, kernel: Tensor, ones: Tensor) -> float:
-    transposed = step.function in _TRANSPOSED
+def _convolution_norm(step: SignalStep, kernel: Tensor, ones: Tensor) -> float:
+    transposed = step.spec.kind == "conv_transpose"
     names = ("stride", "padding", *(("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")))
     given = {**dict(zip(names, step.arguments[3:], strict=False)), **step.options}
     groups, axes = int(given.get("groups", 1)), kernel.dim() - 2
@@ -192,6 +189,6 @@ def _convolution_norm(step: Step, kernel: Tensor, ones: Tensor) -> float:
     return min(exact, loose) if not transposed else exact
 
 
-def _note(step: Step, signal: Tensor) -> Gains:
+def _note(step: SignalStep, signal: Tensor) -> Gains:
     note: Gains = next(note for tensor, note in step.signals if tensor is signal)
     return note

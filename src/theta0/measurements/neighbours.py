@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from theta0._batches import Batch, materialised, ready
-from theta0._calls import NonlinearityCall, watch
 from theta0._forward_conditions import steady, twice_differentiable
 from theta0._models import outputs_of, unwrapped
-from theta0._nonlinearities import slope
 from theta0._randomness import Randomness, streams
 from theta0._records import Record
+from theta0._trace.calls import NonlinearityCall, trace_calls
+from theta0._trace.slopes import slope
 from theta0.measurements.degeneracy import constant_share, degenerate_loss, degenerate_share
 from theta0.measurements.output_jacobian import jacobian_norms
 from theta0.measurements.perturbation_noise import perturbation_seeds
@@ -131,7 +131,7 @@ def dead_units(
 
     with twice_differentiable(model), torch.no_grad():
         for batch in found:
-            with steady(model), watch(model, nonlinearity=observe):
+            with steady(model), trace_calls(model, nonlinearity=observe):
                 outputs_of(model, batch.inputs)
     return [Record(layer, "fully_dead_share", sum(values) / len(values)) for layer, values in shares.items()]
 

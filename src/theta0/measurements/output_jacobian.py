@@ -1,6 +1,5 @@
 """How strongly the logits depend on the input and on every layer's preactivations."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,13 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from theta0._calls import LinearCall, watch
 from theta0._forward_conditions import steady
 from theta0._models import main_output, outputs_of
+from theta0._trace.calls import LinearCall, trace_calls
+from theta0._trace.interpreter import PROCEED, Handler, Step
 from theta0.measurements.sample_owners import sample_owners, squares_by_sample
 
 INPUT = "(input)"
@@ -37,48 +35,45 @@ class JacobianNorms:
     norms: Float[Tensor, "layers classes samples"]
 
 
-class _Statistics(TorchFunctionMode):  # a class because torch's interception point is one
-    """Batch normalisation takes its batch statistics from another pass, or notes them in the order of calls.
+def _statistics_handler(noted: list[tuple[Tensor, Tensor]], given: list[tuple[Tensor, Tensor]] | None) -> Handler:
+    """Batch normalization takes its batch statistics from another pass, or notes them in the order of calls.
 
     Otherwise a sample's logits depend on other samples' inputs, and the sum over the batch of what follows a
-    normalisation does not depend on its inputs at all. Those of another pass still depend on the parameters.
+    normalization does not depend on its inputs at all. Those of another pass still depend on the parameters.
+
+    Args:
+        noted: where statistics are noted, if none are given.
+        given: those of another pass.
+
+    Returns:
+        The handler.
     """
+    others = None if given is None else iter(given)
 
-    def __init__(self, given: list[tuple[Tensor, Tensor]] | None = None) -> None:
-        super().__init__()
-        self.given = None if given is None else iter(given)
-        self.noted: list[tuple[Tensor, Tensor]] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        options = dict(kwargs or {})
-        return self.batch_norm(*args, **options) if func is F.batch_norm else func(*args, **options)
-
-    def batch_norm(
-        self,
-        input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
-        """Normalise by statistics that do not depend on this pass's inputs."""
-        if not training:
-            return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-        if self.given is None:
-            variance, mean = torch.var_mean(input, [axis for axis in range(input.dim()) if axis != 1], correction=0)
-            self.noted.append((mean, variance))
+    def replaced(step: Step) -> Any:
+        if step.spec is None or step.spec.role != "batch_norm" or not step.argument((5, "training")):
+            return PROCEED
+        x = step.argument(step.spec.input)
+        if others is None:
+            variance, mean = torch.var_mean(x, [axis for axis in range(x.dim()) if axis != 1], correction=0)
+            noted.append((mean, variance))
         else:
-            mean, variance = next(self.given)
-        # Not F.batch_norm: it has no derivative in the statistics that it is given.
-        shape = (1, -1, *[1] * (input.dim() - 2))
-        result = (input - mean.view(shape)) * (variance + eps).rsqrt().view(shape)
-        result = result if weight is None else result * weight.view(shape)
-        return (result if bias is None else result + bias.view(shape)).to(input.dtype)
+            mean, variance = next(others)
+        eps = step.argument((7, "eps"))
+        weight, bias = step.argument(step.spec.weight), step.argument(step.spec.bias)
+        return _normalized(x, mean, variance, weight, bias, 1e-5 if eps is None else eps)
+
+    return Handler(replace=replaced)
+
+
+def _normalized(
+    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Batch normalization by given statistics; not F.batch_norm, which has no derivative in them."""
+    shape = (1, -1, *[1] * (x.dim() - 2))
+    result = (x - mean.view(shape)) * (variance + eps).rsqrt().view(shape)
+    result = result if weight is None else result * weight.view(shape)
+    return (result if bias is None else result + bias.view(shape)).to(x.dtype)
 
 
 def jacobian_norms(
@@ -129,12 +124,12 @@ def detachment_loss(
 
 def _forward(model: nn.Module, inputs: Any) -> tuple[Tensor, dict[str, tuple[Any, ...]]]:
     """The logits, and what they are to be differentiated with respect to."""
-    statistics = _Statistics()
-    found = _pass(model, inputs, statistics)
-    return _pass(model, inputs, _Statistics(statistics.noted)) if statistics.noted else found
+    noted: list[tuple[Tensor, Tensor]] = []
+    found = _pass(model, inputs, _statistics_handler(noted, None))
+    return _pass(model, inputs, _statistics_handler([], noted)) if noted else found
 
 
-def _pass(model: nn.Module, inputs: Any, statistics: _Statistics) -> tuple[Tensor, dict[str, tuple[Any, ...]]]:
+def _pass(model: nn.Module, inputs: Any, statistics: Handler) -> tuple[Tensor, dict[str, tuple[Any, ...]]]:
     calls: list[tuple[str, str, GradientEdge]] = []
 
     def observe(call: LinearCall) -> None:
@@ -142,7 +137,7 @@ def _pass(model: nn.Module, inputs: Any, statistics: _Statistics) -> tuple[Tenso
             calls.append((call.layer, call.kind, get_gradient_edge(call.output)))
 
     leaves: list[Tensor] = []
-    with torch.enable_grad(), steady(model), statistics, watch(model, observe):
+    with torch.enable_grad(), steady(model), trace_calls(model, observe, None, statistics):
         logits = main_output(outputs_of(model, tree_map(lambda leaf: _leaf(leaf, leaves), inputs)))
     return _checked(logits), _places(leaves, calls)
 

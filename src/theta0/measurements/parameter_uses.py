@@ -10,26 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
-from theta0._calls import LinearCall, watch
-
-# normalisation → the axis of its affine parameters from the left; None: they are aligned with the last axes
-_NORMS: dict[Callable[..., Any], int | None] = {
-    F.layer_norm: None,
-    F.rms_norm: None,
-    F.group_norm: 1,
-    F.batch_norm: 1,
-    F.instance_norm: 1,
-}
-# function → what the first and the second argument are multiplied by in the sum or product
-_SUMS: dict[Callable[..., Any], tuple[float, float]] = {
-    **dict.fromkeys((torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__), (1.0, 1.0)),
-    **dict.fromkeys((torch.sub, Tensor.sub, Tensor.sub_, Tensor.__sub__, Tensor.__isub__), (1.0, -1.0)),
-    Tensor.__rsub__: (-1.0, 1.0),
-}
-_PRODUCTS = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
+from theta0._trace.calls import LinearCall, trace_calls
+from theta0._trace.functions import Spec
+from theta0._trace.interpreter import Handler, Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,41 +54,43 @@ class Uses:
     batch_statistics: list[str] = field(default_factory=list)
 
 
-class _Elementwise(TorchFunctionMode):  # a class because torch's interception point is one
+class _Elementwise:  # a class because what it recognises shares names and uses
+    """Notes the parameters that enter a sum, a product, a normalization or a PReLU."""
+
     def __init__(self, names: Mapping[int, str], uses: Uses) -> None:
-        super().__init__()
         self.names, self.uses = names, uses
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        options = dict(kwargs or {})
-        result = func(*args, **options)
-        if func in _NORMS:
-            self.norm(func, args, options, result)
-        elif not options and len(args) == 2 and isinstance(result, Tensor):
-            if func in _SUMS:
-                for value, sign in zip(args, _SUMS[func], strict=True):
+    def after(self, step: Step, result: Any) -> None:
+        """Look at one function."""
+        spec, args = step.spec, step.arguments
+        if spec is None:
+            return
+        if spec.role in ("norm", "batch_norm"):
+            self.norm(step, spec, result)
+        elif not step.options and len(args) == 2 and isinstance(result, Tensor):
+            if spec.role in ("add", "subtract"):
+                signs = (-1.0, 1.0) if spec.reversed else (1.0, 1.0 if spec.role == "add" else -1.0)
+                for value, sign in zip(args, signs, strict=True):
                     self.add(value, result, None, sign=sign)
-            elif func in _PRODUCTS:
+            elif spec.role == "multiply" and result is not args[0]:
                 for value, other in (args, args[::-1]):
                     self.add(value, result, _fixed(other) if isinstance(other, Tensor) else None)
-            elif func in (F.prelu, torch.prelu):
+            elif spec.name == "prelu":
                 self.add(args[1], result, partial(_negative_part, args[0].detach()), axis=1 if args[0].dim() > 1 else 0)
-        return result
 
-    def norm(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], result: Tensor) -> None:
-        given = inspect.signature(func).bind(*args, **options).arguments
+    def norm(self, step: Step, spec: Spec, result: Tensor) -> None:
+        """Note the affine parameters of a normalization."""
+        given = inspect.signature(step.function).bind(*step.arguments, **step.options).arguments
         weight, bias = given.pop("weight", None), given.pop("bias", None)
-        if func is F.batch_norm and given.get("training", False):
+        if spec.role == "batch_norm" and given.get("training", False):
             name = self.name_of(weight) or "without parameters"
             self.uses.batch_statistics.append(name.removesuffix(".weight"))
         given["input"] = given["input"].detach()
-        axis = _NORMS[func]
-        self.add(weight, result, partial(func, **given), axis=axis)
-        self.add(bias, result, None, axis=axis)
+        self.add(weight, result, partial(step.function, **given), axis=spec.unit_axis)
+        self.add(bias, result, None, axis=spec.unit_axis)
 
     def name_of(self, value: Any) -> str | None:
+        """The parameter that a tensor is, or a view of."""
         if not isinstance(value, Tensor):
             return None
         return self.names.get(id(value)) or self.names.get(id(value._base))
@@ -118,6 +104,7 @@ class _Elementwise(TorchFunctionMode):  # a class because torch's interception p
         axis: int | None = None,
         sign: float = 1.0,
     ) -> None:
+        """Note one elementwise use, if the value is a trained parameter."""
         name = self.name_of(value)
         if name is None or not value.requires_grad or not result.requires_grad or result.dim() < value.dim():
             return
@@ -154,7 +141,7 @@ def uses_of(model: nn.Module) -> Iterator[Uses]:
             axis = call.output.dim() + call.unit_axis if call.bias.dim() == 1 else None
             elementwise.add(call.bias, call.output, None, axis=axis)
 
-    with elementwise, watch(model, linear):  # the outer one also sees what attention calls inside
+    with trace_calls(model, linear, None, Handler(after=elementwise.after)):
         yield uses
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from theta0._moments import largest_magnitude, mean_of, square_sum
 from theta0._records import Record
 
 _SAME = 0.3  # relative: where only the biases differ, the gradients of equal units are nearly the same
@@ -32,11 +33,10 @@ def parameter_records(model: nn.Module, gradients: Mapping[str, Tensor]) -> list
         gradient = gradients.get(name)
         if gradient is not None:
             records.append(Record(name, "gradient_norm", norm(gradient)))
-        # Reductions that widen as they go: a float64 copy of a large matrix costs more than the rest together.
-        length = float(torch.linalg.vector_norm(values, dtype=torch.float64))
+        length = norm(values)
         records.append(Record(name, "value_rms", length / values.numel() ** 0.5))
-        records.append(Record(name, "value_mean", float(values.mean(dtype=torch.float64))))
-        records.append(Record(name, "value_max", float(torch.linalg.vector_norm(values, torch.inf))))
+        records.append(Record(name, "value_mean", mean_of(values)))
+        records.append(Record(name, "value_max", largest_magnitude(values)))
         bad = 0 if math.isfinite(length) else int((~torch.isfinite(values)).sum())
         share = 0.0 if bad or gradient is None else identical_share(values, gradient)
         records += [Record(name, "nonfinite_share", bad / values.numel())] if bad else []
@@ -69,12 +69,12 @@ def gradient_agreement(squares: Sequence[float], mean_square: float) -> list[Rec
 
 
 def norm(gradient: Tensor) -> float:
-    """The Euclidean norm, in float64: squares of gradients that have vanished underflow in float32.
+    """The Euclidean norm, also of gradients that have vanished so far that their squares underflow in float32.
 
     Returns:
         The norm.
     """
-    return float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+    return math.sqrt(square_sum(gradient))
 
 
 def identical_share(weight: Tensor, gradient: Tensor) -> float:
@@ -93,7 +93,7 @@ def identical_share(weight: Tensor, gradient: Tensor) -> float:
     if weight.dim() < 2 or len(weight) < 2 or weight[0].numel() < 2:  # scales and shifts have no units
         return 0.0
     rows, slopes = weight.flatten(1), gradient.flatten(1)
-    if not _alike(rows[:-1], rows[1:], exact=True).any() and not _copies_apart(rows):
+    if not _neighbours_alike(rows) and not _copies_apart(rows):
         return 0.0
     _, group = torch.unique(rows, dim=0, return_inverse=True)
     alive = (rows != 0).any(1) & (slopes != 0).any(1)
@@ -105,6 +105,14 @@ def identical_share(weight: Tensor, gradient: Tensor) -> float:
     copies[order[:-1][same]] = True
     copies[order[1:][same]] = True
     return float(copies.double().mean())
+
+
+def _neighbours_alike(rows: Tensor) -> bool:
+    """Whether some rows next to each other are equal; of a random draw the first entries say that none are."""
+    first = rows[:, :4]
+    if not _alike(first[:-1], first[1:], exact=True).any():
+        return False
+    return bool(_alike(rows[:-1], rows[1:], exact=True).any())
 
 
 def _copies_apart(rows: Tensor) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from theta0._calls import LinearCall, watch
 from theta0._models import outputs_of
+from theta0._trace.calls import LinearCall, trace_calls
 
 _MASK = 2**62
 
@@ -93,7 +93,7 @@ def deviations_of(model: nn.Module, inputs: object, scale: float) -> dict[int, f
             fans.setdefault(name, _fan(call, parameters[name]))
 
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    with torch.no_grad(), watch(model, observe):
+    with torch.no_grad(), trace_calls(model, observe):
         outputs_of(model, inputs)
     found: dict[int, float] = {}
     for name, parameter in parameters.items():

@@ -6,10 +6,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils import weak
 from torch.utils._pytree import tree_leaves, tree_map
 
+from theta0._trace.interpreter import Handler, Interpreter, Step
 from theta0.measurements.gram_noise import gram_is_cheaper, gram_route
 from theta0.measurements.perturbation_noise import Noise, draw
 from theta0.measurements.perturbed_layers import (
@@ -20,7 +20,6 @@ from theta0.measurements.perturbed_layers import (
     batch_norm_beside,
     each_convolution,
     extent_of,
-    linear_replaced,
     over_perturbations,
     patches,
     split_axis,
@@ -32,8 +31,8 @@ _LINEAR = F.linear  # attention replaces the module global while it runs
 _CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d}
 
 
-class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception point is one
-    """Within the block, rows p·M … (p+1)·M-1 of every tensor are computed with the parameters θ + ε_p.
+class PerturbedCalls:  # a class because what it replaces shares the noise and what depends on it
+    """Within `with calls.perturbed():`, rows p·M … (p+1)·M-1 of every tensor are computed with the parameters θ + ε_p.
 
     A linear map takes the Gram-Cholesky route where that is cheaper; anything else that a parameter enters is mapped
     over the perturbations by `torch.vmap`, with one draw for all its uses; what no parameter enters runs as it is on
@@ -50,7 +49,6 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
         reused: frozenset[int],
         layouts: Sequence[Sequence[Layout]] | None = None,
     ) -> None:
-        super().__init__()
         self.noise, self.names, self.samples, self.prefer, self.reused = noise, names, samples, prefer, reused
         self.count = len(noise.generators)
         self.derived: Any = weak.WeakIdKeyDictionary()  # made from parameters alone → one value a perturbation
@@ -76,12 +74,15 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
 
         return tree_map(repeated, inputs)
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        options = dict(kwargs or {})
+    def perturbed(self) -> Interpreter:
+        """The context in which functions are perturbed."""
+        return Interpreter([Handler(replace=self.replace, makes_weights=True)])
+
+    def replace(self, step: Step) -> Any:
+        """Compute one function for all perturbations."""
+        func, args, options = step.function, step.arguments, step.options
         if func is F.multi_head_attention_forward:
-            result = self.attention(func, args, options)
+            result = self.attention(step)
         else:
             leaves = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
             moved = [leaf for leaf in leaves if self.moves(leaf)]
@@ -284,16 +285,11 @@ class PerturbedCalls(TorchFunctionMode):  # a class because torch's interception
         if self.axes.get(id(input)) != 0 or input.shape[0] != self.count * self.samples:
             raise UnsupportedCall(f"{what} whose first axis does not run over the samples")
 
-    def attention(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Attention is one opaque call; its projections go through the module global `F.linear`, replaced meanwhile."""
-
-        def replaced(*inner: Any, **named: Any) -> Any:
-            with linear_replaced(_LINEAR):  # the routes use it themselves
-                return self.__torch_function__(_LINEAR, (), inner, named)
-
+    def attention(self, step: Step) -> Any:
+        """Attention is one opaque call; its projections are interpreted meanwhile."""
         self.in_attention = True
+        step.options = {**step.options, "training": False}  # only switches dropout
         try:
-            with linear_replaced(replaced):
-                return func(*args, **{**options, "training": False})  # only switches dropout
+            return step.interpreter.proceed(step)
         finally:
             self.in_attention = False

@@ -1,8 +1,7 @@
 """Layers applied to several perturbations' rows at once, given the perturbed parameters."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,17 +86,6 @@ def axes_of(shapes: Sequence[tuple[int, ...]], layouts: Sequence[Layout], rows: 
         if length == 0 or length % rows or (at.alone and length != rows):
             raise UnsupportedCall(f"axis {at.axis} of a tensor {shape} does not run over the samples")
     return [at.axis for at in layouts]
-
-
-@contextmanager
-def linear_replaced(function: Callable[..., Any]) -> Iterator[None]:
-    """Within the block the module global `F.linear` is another function."""
-    original = F.linear
-    F.linear = function
-    try:
-        yield
-    finally:
-        F.linear = original
 
 
 def split_axis(tensor: Tensor, axis: int, count: int) -> Tensor:

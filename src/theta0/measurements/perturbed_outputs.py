@@ -239,7 +239,11 @@ def _layouts(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> list[list[
     for count in _REPETITIONS:
         noise = noise_from(calls.noise.deviations, torch.arange(count))
         dry = PerturbedCalls(noise, calls.names, calls.samples, prefer=calls.prefer, reused=calls.reused)
-        with torch.enable_grad(), steady(model), dry:  # with gradients, as later: some layers call others without
+        with (
+            torch.enable_grad(),
+            steady(model),
+            dry.perturbed(),
+        ):  # with gradients, as later: some layers call others without
             called(model, dry.inputs(inputs))
         shapes.append(dry.shapes)
     return layouts_of(shapes, _REPETITIONS, calls.samples)
@@ -268,7 +272,7 @@ def _require_no_checkpoints(model: nn.Module, inputs: Any) -> None:
 
 
 def _one_pass(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> Tensor:
-    with calls:
+    with calls.perturbed():
         outputs = main_output(called(model, calls.inputs(inputs)))
     return split_axis(_rows(outputs), 0, calls.count)
 

@@ -15,9 +15,10 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from theta0._batches import Batch, sliced
-from theta0._forward_conditions import no_dropout, twice_differentiable
+from theta0._forward_conditions import twice_differentiable
 from theta0._losses import Loss, loss_of
 from theta0._models import main_output, outputs_of
+from theta0._trace.interpreter import no_dropout
 
 _SUMMED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross_entropy": partial(F.cross_entropy, reduction="sum"),

@@ -1,44 +1,60 @@
 """Preactivations and their gradients, layer by layer: one forward and one backward pass per batch."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from theta0._batches import Batch, materialised, outputs_or_told, ready
-from theta0._calls import LinearCall, NonlinearityCall, watch
-from theta0._losses import Loss, checked, loss_of
+from theta0._losses import Loss, applied, checked, loss_of
 from theta0._models import unwrapped
-from theta0._moments import Moments, merged, moments, pooled
-from theta0._nonlinearities import is_bounded, is_saturated, slope
+from theta0._moments import (
+    Moments,
+    SampleMoments,
+    largest_magnitude,
+    mean_of,
+    merged,
+    merged_samples,
+    sample_moments,
+    square_sum,
+    variance_of,
+)
 from theta0._records import Record
+from theta0._trace.calls import LinearCall, NonlinearityCall, trace_calls
+from theta0._trace.interpreter import Handler
+from theta0._trace.layouts import by_sample
+from theta0._trace.slopes import can_saturate, is_saturated, slope
 from theta0._untouched import untouched
+from theta0.measurements.attainable_loss import mark_sides
+from theta0.measurements.inspection import Inspection, Inspectors, inspectors
 from theta0.measurements.outputs import Pass, output_records
 from theta0.measurements.parameters import gradient_agreement, norm, parameter_records
+from theta0.measurements.residual_stream import Ancestry, ResidualStream, residual_handler
 from theta0.measurements.time_steps import Steps, observe_steps
 
 QUANTILES = {"q01": 0.01, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q99": 0.99}
-_SAMPLED = 1024  # entries of a tensor from which its quantiles are read, evenly spaced
+_SAMPLED = 1024  # entries of a tensor from which its quantiles are read
 
 
 @dataclass
-class _Place:  # grows batch by batch; a plain accumulator
-    """What has been seen at one layer call."""
+class _Layer:  # grows batch by batch; a plain accumulator
+    """What has been observed at one layer call."""
 
     parameters: tuple[str, ...]
-    moments: dict[tuple[int, ...], Moments] = field(default_factory=dict)
+    moments: dict[tuple[int, ...], SampleMoments] = field(default_factory=dict)
     largest: float = 0.0
     nonfinite: int = 0
     entries: int = 0
     values: list[Tensor] = field(default_factory=list)
     gradients: list[Tensor] = field(default_factory=list)
     gradient_moments: Moments | None = None
+    gradient_squares: float = 0.0
     bias: Tensor | None = None
     alive: dict[int, Tensor] = field(default_factory=dict)
     saturated: dict[int, list[float]] = field(default_factory=dict)
@@ -81,168 +97,243 @@ def signals(
     """
     checked(loss)
     model = unwrapped(model)
-    return signals_of(model, materialised(batches, model, max_batches=max_batches), loss)
+    found = materialised(batches, model, max_batches=max_batches)
+    return observed(ready(model, found[0]), found, loss).records
 
 
-def signals_of(model: nn.Module, batches: list[Batch], loss: Loss) -> list[Record]:
-    """As `signals`, on batches already materialised.
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What one forward and backward pass per batch shows.
+
+    Attributes:
+        records: the numbers that `signals` returns.
+        inspection: what the first batch's step was given and compared.
+        stream: the residual stream of the first batch.
+    """
+
+    records: list[Record]
+    inspection: Inspection
+    stream: ResidualStream
+
+
+def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observation:
+    """Watch one forward and one backward pass per batch, for all that a diagnosis asks of them.
+
+    Args:
+        model: any module with shapes; left bit-identical.
+        batches: batches already read.
+        loss: a name, a callable or None.
 
     Returns:
-        The records.
+        Records, inspection and residual stream.
     """
-    places: dict[str, _Place] = {}
-    gradients: dict[str, Tensor] = {}
-    squares: list[float] = []
-    passes: list[Pass] = []
-    model = ready(model, batches[0])
+    layers: dict[str, _Layer] = {}
+    totals = _Totals(len(batches))
+    watched, ancestry = inspectors(model), Ancestry()
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with untouched(model), torch.enable_grad():
         for batch in batches:
-            for place in places.values():
-                place.steps.leaves.clear()
-            value, outputs = _forward(model, batch, loss, places)
-            passes.append(Pass(batch, tree_map(_detached, outputs), None if value is None else float(value.detach())))
+            first = batch is batches[0]
+            handlers = (*watched.handlers, residual_handler(ancestry)) if first else ()
+            value, outputs = _forward(model, batch, loss, layers, watched if first else None, handlers)
+            known = None if value is None else float(value.detach())
+            totals.passes.append(Pass(batch, tree_map(_detached, outputs), known))
             if value is not None and value.requires_grad and parameters:
-                leaves = [leaf for place in places.values() for leaf in place.steps.leaves]
-                found = torch.autograd.grad(value, [*parameters.values(), *leaves], allow_unused=True)
-                known = {n: g.detach() for n, g in zip(parameters, found, strict=False) if g is not None}
-                squares.append(math.fsum(norm(gradient) ** 2 for gradient in known.values()))
-                for name, gradient in known.items():
-                    _accumulate(gradients, name, gradient, len(batches))
-    norms = {name: norm(gradient) for name, gradient in gradients.items()}
-    records = [record for layer, place in places.items() for record in _place_records(layer, place)]
-    records += _layer_gradients(places, norms) + _factors(records) + parameter_records(model, gradients)
-    agreement = gradient_agreement(squares, math.fsum(value**2 for value in norms.values()))
-    return _in_order(records, places) + output_records(passes, loss) + agreement
+                totals.add(_gradients(value, parameters, [x for layer in layers.values() for x in layer.steps.leaves]))
+            for layer in layers.values():
+                layer.steps.leaves.clear()
+    return Observation(_all_records(model, layers, totals, loss), watched.inspection, ancestry.stream)
 
 
-def _accumulate(gradients: dict[str, Tensor], name: str, gradient: Tensor, count: int) -> None:
-    new = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) / count
-    gradients[name] = gradients[name].add_(new) if name in gradients else new
+@dataclass
+class _Totals:  # grows batch by batch; a plain accumulator
+    """What all batches add up to.
+
+    Attributes:
+        batches: how many there are.
+        passes: the forward passes.
+        gradients: of the mean loss, by parameter.
+        squares: the squared norm of each batch's gradient.
+    """
+
+    batches: int
+    passes: list[Pass] = field(default_factory=list)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    squares: list[float] = field(default_factory=list)
+
+    def add(self, gradients: Mapping[str, Tensor]) -> None:
+        """Add one batch's gradients."""
+        self.squares.append(math.fsum(square_sum(gradient) for gradient in gradients.values()))
+        for name, gradient in gradients.items():
+            if name in self.gradients:
+                self.gradients[name].add_(gradient, alpha=1 / self.batches)
+            else:
+                self.gradients[name] = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) / self.batches
+
+
+def _gradients(value: Tensor, parameters: Mapping[str, nn.Parameter], leaves: Sequence[Tensor]) -> dict[str, Tensor]:
+    found = torch.autograd.grad(value, [*parameters.values(), *leaves], allow_unused=True)
+    return {name: g.detach() for name, g in zip(parameters, found, strict=False) if g is not None}
+
+
+def _all_records(model: nn.Module, layers: dict[str, _Layer], totals: _Totals, loss: Loss) -> list[Record]:
+    norms = {name: norm(gradient) for name, gradient in totals.gradients.items()}
+    records = [record for name, layer in layers.items() for record in _layer_records(name, layer)]
+    records += _layer_gradients(layers, norms) + _factors(records) + parameter_records(model, totals.gradients)
+    agreement = gradient_agreement(totals.squares, math.fsum(value**2 for value in norms.values()))
+    return _in_order(records, layers) + output_records(totals.passes, loss) + agreement
 
 
 def _detached(leaf: Any) -> Any:
     return leaf.detach() if isinstance(leaf, Tensor) else leaf
 
 
-def _forward(model: nn.Module, batch: Batch, loss: Loss, places: dict[str, _Place]) -> tuple[Tensor | None, Any]:
+def _forward(
+    model: nn.Module,
+    batch: Batch,
+    loss: Loss,
+    layers: dict[str, _Layer],
+    watched: Inspectors | None,
+    handlers: Sequence[Handler],
+) -> tuple[Tensor | None, Any]:
     calls: dict[str, int] = {}
 
-    def seen(call: LinearCall) -> None:
-        _observe(places.setdefault(call.layer, _Place(call.owner.parameters)), call, batch.size)
+    def linear(call: LinearCall) -> None:
+        _observe(layers.setdefault(call.layer, _Layer(call.owner.parameters)), call, batch.size)
+        if watched is not None:
+            watched.linear(call)
 
     def before(call: NonlinearityCall) -> None:
         number = calls[call.after.layer] = calls.get(call.after.layer, -1) + 1
-        _observe_slope(places[call.after.layer], number, call)
+        _observe_slope(layers[call.after.layer], number, call)
 
-    with watch(model, seen, before):
+    with trace_calls(model, linear, before, *handlers) as interpreter:
         if loss is None and batch.targets is None:
             return None, outputs_or_told(model, batch)
-        return loss_of(model, batch, loss)
+        if watched is None or loss is None:
+            return loss_of(model, batch, loss)
+        compared, handler = watched.inspection.compared, watched.comparison
+
+        def marked(outputs: Any, targets: Any) -> Tensor:
+            mark_sides(interpreter, handler, compared, outputs, targets)
+            return applied(loss, outputs, batch)
+
+        return loss_of(model, batch, marked)
 
 
-def canonical(values: Shaped[Tensor, "..."], call: LinearCall, samples: int) -> Shaped[Tensor, "n p u"]:
-    """A layer's output with its axes as (sample, position, unit).
-
-    Where no axis has the batch's length, every row counts as a sample of its own.
-
-    Returns:
-        A view where possible.
-    """
-    values = values.movedim(call.unit_axis, -1)
-    axis = call.sample_axis
-    if axis == 1 and values.dim() == 2:  # attention flattens (length, batch) into rows
-        values = values.reshape(-1, samples, values.shape[-1]) if len(values) % samples == 0 else values
-    if axis is None or axis >= values.dim() - 1 or values.shape[axis] != samples:
-        axis = next((a for a in range(min(2, values.dim() - 1)) if values.shape[a] == samples), None)
-    if axis is None:
-        rows = values.reshape(-1, values.shape[-1])
-        per_sample = len(rows) // samples if len(rows) % samples == 0 and len(rows) else None
-        return rows.reshape(samples, per_sample, -1) if per_sample else rows.unsqueeze(1)
-    return values.movedim(axis, 0).flatten(1, -2) if values.dim() > 2 else values.unsqueeze(1)
-
-
-def _observe(place: _Place, call: LinearCall, samples: int) -> None:
+def _observe(layer: _Layer, call: LinearCall, samples: int) -> None:
     output = call.output.detach()
-    finite = torch.isfinite(output)
-    place.entries += output.numel()
-    if not bool(finite.all()):
-        place.nonfinite += int((~finite).sum())
-    values = canonical(output, call, samples)
-    new, shape = moments(values), tuple(values.shape[1:])
-    place.moments[shape] = merged(place.moments[shape], new) if shape in place.moments else new
-    place.largest = max(place.largest, float(output.abs().max())) if output.numel() else place.largest
-    place.values.append(_sampled(output))
+    new = sample_moments(*by_sample(output, call.unit_axis, call.sample_axis, samples))
+    shape = tuple(new.mean.shape)
+    layer.moments[shape] = merged_samples(layer.moments[shape], new) if shape in layer.moments else new
+    layer.entries += output.numel()
+    if not math.isfinite(new.squares):
+        layer.nonfinite += int((~torch.isfinite(output)).sum())
+    layer.largest = max(layer.largest, largest_magnitude(output))
+    layer.values.append(_sampled(output))
     if call.kind == "recurrent":
-        observe_steps(place.steps, call)
-    place.bias = None if call.bias is None else call.bias.detach().double()
+        observe_steps(layer.steps, call)
+    layer.bias = None if call.bias is None else call.bias.detach().double()
     if call.output.requires_grad:
-        call.output.register_hook(lambda gradient: _observe_gradient(place, gradient))  # type: ignore[no-untyped-call]
+        call.output.register_hook(lambda gradient: _observe_gradient(layer, gradient))  # type: ignore[no-untyped-call]
 
 
-def _observe_gradient(place: _Place, gradient: Tensor) -> None:
-    new = moments(gradient.flatten())
-    place.gradient_moments = new if place.gradient_moments is None else merged(place.gradient_moments, new)
-    place.gradients.append(_sampled(gradient.detach()))
+def _observe_gradient(layer: _Layer, gradient: Tensor) -> None:
+    gradient = gradient.detach()
+    mean, (variance, mean_square) = mean_of(gradient), variance_of(gradient)
+    count = gradient.numel()
+    new = Moments(count, torch.tensor(mean, dtype=torch.float64), torch.tensor(variance * count, dtype=torch.float64))
+    layer.gradient_moments = new if layer.gradient_moments is None else merged(layer.gradient_moments, new)
+    layer.gradient_squares += mean_square * count
+    layer.gradients.append(_sampled(gradient))
 
 
-def _observe_slope(place: _Place, number: int, call: NonlinearityCall) -> None:
-    z = call.input
+def _observe_slope(layer: _Layer, number: int, call: NonlinearityCall) -> None:
+    z = call.input.detach()
     if not z.is_floating_point() or z.dim() == 0 or not z.numel():
         return
-    derivative = slope(call.function, z, call.arguments, call.options)
-    unit_axis = call.after.unit_axis if z.dim() == call.after.output.dim() else -1
+    unit_axis = call.after.unit_axis if z.dim() == call.after.dim else -1
     if z.dim() == 1:  # a value for each sample, as after squeeze or in a hinge loss, is one unit; else one sample
-        derivative, unit_axis = derivative.unsqueeze(0 if call.after.output.dim() == 1 else 1), -1
-    alive = (derivative != 0).movedim(unit_axis, -1).flatten(0, -2).any(0)
-    known = place.alive.get(number)
-    place.alive[number] = alive if known is None or known.shape != alive.shape else known | alive
-    if is_bounded(call.name, call.arguments, call.options):
-        share = float(is_saturated(call.name, derivative).float().mean())
-        place.saturated.setdefault(number, []).append(share)
+        z, unit_axis = z.unsqueeze(0 if call.after.dim == 1 else 1), -1
+    saturates = can_saturate(call.spec, call.arguments, call.options)
+    derivative = slope(call.function, z, call.arguments, call.options) if saturates else None
+    alive = _alive(call, z, unit_axis, derivative)
+    known = layer.alive.get(number)
+    layer.alive[number] = alive if known is None or known.shape != alive.shape else known | alive
+    if derivative is not None:
+        share = float(is_saturated(call.spec, derivative).float().mean())
+        layer.saturated.setdefault(number, []).append(share)
+
+
+def _alive(call: NonlinearityCall, z: Tensor, unit_axis: int, derivative: Tensor | None) -> Tensor:
+    """Which units have a slope that is not zero at some sample and position; by their extreme values where these say.
+
+    Returns:
+        A boolean for each unit.
+    """
+    others = [axis for axis in range(z.dim()) if axis != z.dim() + unit_axis]
+    if call.spec.alive and others:
+        extreme = z.amax(others) if call.spec.alive == "above" else z.amin(others)
+        return slope(call.function, extreme, call.arguments, call.options) != 0
+    full = slope(call.function, z, call.arguments, call.options) if derivative is None else derivative
+    return (full != 0).movedim(unit_axis, -1).flatten(0, -2).any(0)
 
 
 def _sampled(values: Tensor) -> Float[Tensor, "m"]:
-    flat = values.flatten()
-    return flat[:: max(1, flat.numel() // _SAMPLED)].double()
+    """Entries drawn from a fixed generator; evenly spaced ones would all lie at one unit or position."""
+    if values.numel() <= _SAMPLED:
+        return values.flatten().double()
+    drawn = torch.randint(values.numel(), (_SAMPLED,), generator=torch.Generator().manual_seed(values.numel()))
+    places = torch.unravel_index(drawn.to(values.device), values.shape)
+    return values[places].double()
 
 
-def _place_records(layer: str, place: _Place) -> list[Record]:
-    per_unit = _pooled_positions(place)
-    total = pooled(per_unit)
-    between = float(per_unit.mean.var(correction=0))
-    variance = float(total.variance)
-    sample = sum(float(m.squares.sum()) for m in place.moments.values())
-    entries = sum(m.count * m.mean.numel() for m in place.moments.values())
+def _layer_records(name: str, layer: _Layer) -> list[Record]:
+    by_unit = _by_unit(layer)
+    variance = _variance(by_unit)
+    means = by_unit.mean.flatten()
+    between = float(means.var(correction=0))
+    entries = sum(m.entries for m in layer.moments.values())
     values = {
-        "preactivation_mean": float(total.mean),
+        "preactivation_mean": float(means.mean()),
         "preactivation_variance": variance,
         "between_unit_variance": between,
         "within_unit_variance": variance - between,
-        "preactivation_max": place.largest,
-        "values_per_unit": entries / max(1, per_unit.mean.numel()),
-        "nonfinite_share": place.nonfinite / max(1, place.entries),
+        "preactivation_max": layer.largest,
+        "values_per_unit": entries / max(1, means.numel()),
+        "nonfinite_share": layer.nonfinite / max(1, layer.entries),
     }
     if variance > 0 or math.isnan(variance):
         values["shift_share"] = between / variance
-        values["weight_shift_share"] = _weight_shift(per_unit.mean, place.bias) / variance
-    if variance > 0 and any(m.count > 1 for m in place.moments.values()):
-        values["sample_share"] = sample / entries / variance
-    values |= _quantiles("preactivation", place.values)
-    if place.gradient_moments is not None:
-        backward = place.gradient_moments
-        values["gradient_variance"] = float(backward.variance)
-        values["backward_norm"] = math.sqrt(float(backward.squares + backward.count * backward.mean**2))
-        values |= _quantiles("gradient", place.gradients)
-    if place.alive:
-        values["dead_share"] = max(float((~alive).double().mean()) for alive in place.alive.values())
-    if place.steps.length:
-        values["steps"], values["step_growth"] = float(place.steps.length), place.steps.growth
-        if math.isfinite(place.steps.share):
-            values["step_gradient_share"] = place.steps.share
-    if place.saturated:
-        values["saturated_share"] = max(sum(shares) / len(shares) for shares in place.saturated.values())
-    return [Record(layer, quantity, value) for quantity, value in values.items()]
+        values["weight_shift_share"] = _weight_shift(means, layer.bias) / variance
+    if variance > 0 and any(m.count > 1 for m in layer.moments.values()):
+        values["sample_share"] = sum(m.squares for m in layer.moments.values()) / entries / variance
+    values |= _quantiles("preactivation", layer.values) | _backward_values(layer)
+    if layer.alive:
+        values["dead_share"] = max(float((~alive).double().mean()) for alive in layer.alive.values())
+    if layer.steps.length:
+        values["steps"], values["step_growth"] = float(layer.steps.length), layer.steps.growth
+        if math.isfinite(layer.steps.share):
+            values["step_gradient_share"] = layer.steps.share
+    if layer.saturated:
+        values["saturated_share"] = max(sum(shares) / len(shares) for shares in layer.saturated.values())
+    return [Record(name, quantity, value) for quantity, value in values.items()]
+
+
+def _backward_values(layer: _Layer) -> dict[str, float]:
+    if layer.gradient_moments is None:
+        return {}
+    return {
+        "gradient_variance": float(layer.gradient_moments.variance),
+        "backward_norm": math.sqrt(layer.gradient_squares),
+        **_quantiles("gradient", layer.gradients),
+    }
+
+
+def _variance(moments: SampleMoments) -> float:
+    """The variance over all entries."""
+    means = moments.mean
+    return (moments.squares + float((means - means.mean()).square().sum()) * moments.count) / moments.entries
 
 
 def _weight_shift(means: Tensor, bias: Tensor | None) -> float:
@@ -251,11 +342,11 @@ def _weight_shift(means: Tensor, bias: Tensor | None) -> float:
     return float((means - bias if matches and bias is not None else means).var(correction=0))
 
 
-def _pooled_positions(place: _Place) -> Moments:
-    pooled_by_shape = [pooled(m, 0) for m in place.moments.values()]
-    result = pooled_by_shape[0]
-    for other in pooled_by_shape[1:]:
-        result = merged(result, other)
+def _by_unit(layer: _Layer) -> SampleMoments:
+    by_unit = [m.units for m in layer.moments.values()]
+    result = by_unit[0]
+    for other in by_unit[1:]:
+        result = merged_samples(result, other)
     return result
 
 
@@ -266,11 +357,11 @@ def _quantiles(name: str, sampled: list[Tensor]) -> dict[str, float]:
     return {f"{name}_{key}": float(value) for key, value in zip(QUANTILES, found, strict=True)}
 
 
-def _layer_gradients(places: dict[str, _Place], norms: dict[str, float]) -> list[Record]:
+def _layer_gradients(layers: dict[str, _Layer], norms: dict[str, float]) -> list[Record]:
     return [
-        Record(layer, "weight_gradient_norm", math.hypot(*(norms[name] for name in place.parameters if name in norms)))
-        for layer, place in places.items()
-        if any(name in norms for name in place.parameters)
+        Record(name, "weight_gradient_norm", math.hypot(*(norms[p] for p in layer.parameters if p in norms)))
+        for name, layer in layers.items()
+        if any(p in norms for p in layer.parameters)
     ]
 
 
@@ -287,6 +378,6 @@ def _factors(records: list[Record]) -> list[Record]:
     return found
 
 
-def _in_order(records: list[Record], places: dict[str, _Place]) -> list[Record]:
-    order = {layer: number for number, layer in enumerate(places)}
+def _in_order(records: list[Record], layers: dict[str, _Layer]) -> list[Record]:
+    order = {layer: number for number, layer in enumerate(layers)}
     return sorted(records, key=lambda record: order.get(record.layer, len(order)))

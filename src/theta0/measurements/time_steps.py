@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from theta0._calls import LinearCall
+from theta0._trace.calls import LinearCall
 
 _LEAST = 8  # steps, below which there is nothing to speak of
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
-from theta0._calls import watching
+from theta0._trace.interpreter import tracing
 
 # How often the drift of mean(v) is looked at, which reads the whole matrix twice.
 _EVERY = 16
@@ -72,7 +72,7 @@ def _may(layer: nn.Linear, input: Tensor, v: Tensor) -> bool:
         and input.dtype is v.dtype
         and input.dtype in (torch.float32, torch.float64)
         and not torch.is_autocast_enabled("cpu")
-        and not watching()
+        and not tracing()
         and not getattr(parametrize, "_cache_enabled", 0)
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         and input.is_cpu  # measured there; on an accelerator, looking at the drift would wait for it

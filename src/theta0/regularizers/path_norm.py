@@ -5,7 +5,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theta0._path_sums import path_sum
+from theta0.measurements.path_sums import path_sum
 
 
 def path_norm(model: nn.Module, example: Any = None) -> Float[Tensor, ""]:

@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from theta0._batches import initialised, materialised
-from theta0._branches import branch_endings
 from theta0._randomness import Randomness
+from theta0.measurements.residual_stream import residual_stream
 from theta0.treatment.writing import InapplicableError, Report, scaled_in_place, transaction
 
 
@@ -65,7 +65,7 @@ def _scaled_branches(
     model: nn.Module, batches: Iterable[Any], factor: Callable[[int], float], report: Report | None
 ) -> nn.Module:
     inner = initialised(model)
-    endings = branch_endings(inner, materialised(batches, inner, max_batches=1)[0])
+    endings = residual_stream(inner, materialised(batches, inner, max_batches=1)[0]).endings
     trained = {name for name, p in inner.named_parameters(remove_duplicate=False) if p.requires_grad}
     usable = [ending for ending in endings if ending.name in trained]
     if len(usable) < 2:

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import init
 
 from theta0._batches import Batch, initialised, materialised
-from theta0._layers import Layer, layers
 from theta0._losses import Loss, loss_of
 from theta0._randomness import Randomness, streams
+from theta0._trace.layers import Layer, layers
 from theta0._training import steps_from
 from theta0._untouched import untouched
 from theta0.treatment.writing import InapplicableError, Report, normal, owned, transaction, uniform, written

@@ -1,33 +1,23 @@
-"""Whose fault it is: what no other start mends is told with the line to change, and left alone."""
+"""Whose fault it is: what no other start fixes is reported with the line to change, and left alone."""
 
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from theta0._batches import Batch
-from theta0._layers import layers
 from theta0._models import main_output
+from theta0._trace.layers import layers
 from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.diagnosis.rules import rule_of
 
-_DATA, _LOSS, _STATISTICS, _RATE = "the data", "the output and the loss", "batch normalisation", "the learning rate"
-WHOSE = {
-    "input-scale": _DATA,
-    "broadcast-loss": _LOSS,
-    "squashed-output": _LOSS,
-    "frozen-batch-norm": _STATISTICS,
-    "small-batch": _STATISTICS,
-    "learning-rate-too-high": _RATE,
-    "learning-rate-too-low": _RATE,
-    "unused-parameters": "the forward pass",
-    "frozen-parameters": "what is trained",
-}
+_START, _DATA, _LOSS, _RATE = "the start", "the data", "the output and the loss", "the learning rate"
 _OFF_CENTRE = 1.0  # mean of the data over their standard deviation
 
 
 def elsewhere(diagnosis: Diagnosis, model: nn.Module, batch: Batch) -> tuple[str, str, str] | None:
     """What is at fault, if it is not the start.
 
-    The first finding decides; and an error further down that no start mends. A rate is blamed only where nothing else
+    The first finding decides; and an error further down that no start fixes. A rate is at fault only where nothing else
     is wrong, since it may be too high for this start alone. Units that are dead at the output are the output's, units
     dead at off-centre data the data's.
 
@@ -41,13 +31,18 @@ def elsewhere(diagnosis: Diagnosis, model: nn.Module, batch: Batch) -> tuple[str
     """
     serious = [finding for finding in diagnosis.findings if finding.severity != "note"]
     for place, finding in enumerate(serious):
-        whose = WHOSE.get(finding.code)
-        only = all(WHOSE.get(other.code) == _RATE for other in serious)
-        if (whose == _RATE and only) or (whose not in (None, _RATE) and (place == 0 or finding.severity == "error")):
-            return str(whose), finding.message, finding.remedy
+        whose = _fault(finding)
+        only = all(_fault(other) == _RATE for other in serious)
+        if (whose == _RATE and only) or (whose not in (_START, _RATE) and (place == 0 or finding.severity == "error")):
+            return whose, finding.message, finding.remedy
     if serious and serious[0].code in ("dead-units", "zero-gradient"):
         return _dead(serious, model, batch)
     return None
+
+
+def _fault(finding: Finding) -> str:
+    rule = rule_of(finding.code)
+    return _START if rule is None else rule.fault
 
 
 def _dead(serious: Sequence[Finding], model: nn.Module, batch: Batch) -> tuple[str, str, str] | None:

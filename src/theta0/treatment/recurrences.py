@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import init
 
 from theta0._batches import Batch, initialised, materialised, outputs_or_told
-from theta0._calls import LinearCall, watch
 from theta0._randomness import Randomness, streams
+from theta0._trace.calls import LinearCall, trace_calls
 from theta0._untouched import untouched
 from theta0.treatment.writing import InapplicableError, Report, owned, transaction, written
 
@@ -128,7 +128,7 @@ def _spans(model: nn.Module, batch: Batch) -> dict[int, int]:
     def count(module: nn.Module, inputs: Any) -> None:
         spans[id(module)] = spans.get(id(module), 0) + 1
 
-    with untouched(model), torch.no_grad(), watch(model, see):
+    with untouched(model), torch.no_grad(), trace_calls(model, see):
         for module in model.modules():
             if isinstance(module, nn.RNNCellBase):
                 module.register_forward_pre_hook(count)

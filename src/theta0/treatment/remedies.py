@@ -8,11 +8,12 @@ from torch import nn
 from torch.nn import Conv1d, Conv2d, Conv3d, Linear
 
 from theta0._batches import initialised, materialised
-from theta0._layers import Layer, layers
 from theta0._models import unwrapped
 from theta0._randomness import Randomness
+from theta0._trace.layers import Layer, layers
 from theta0._untouched import snapshot
 from theta0.diagnosis.results import Diagnosis
+from theta0.diagnosis.rules import rule_of
 from theta0.initializers.unit_variance import unit_variance_
 from theta0.parametrizations.linearly_constrained import linearly_constrained
 from theta0.treatment.branches import branch_scale_, branch_zero_
@@ -23,32 +24,6 @@ from theta0.treatment.searches import SEARCHES
 from theta0.treatment.writing import InapplicableError, Report, transaction, written
 
 Remedy = Callable[..., nn.Module]
-
-# Which remedies answer a finding, likeliest first; treat(with_="auto") tries them for each finding in turn. A search is
-# here only where nothing cheap answers: nio costs as many gradients as three short runs, mmd as 250.
-ANSWERS: Mapping[str, tuple[str, ...]] = {
-    "non-finite": ("redraw", "branch-scale", "recurrent", "gain-guard", "unit-variance", "type-defaults"),
-    "identical-units": ("redraw",),
-    "zero-gradient": ("wake", "unit-variance"),
-    "activation-shift": ("lcw", "centre", "unit-variance"),
-    "vanishing-activations": ("unit-variance", "lcw"),
-    "exploding-activations": (
-        "branch-scale",
-        "branch-zero",
-        "recurrent",
-        "gain-guard",
-        "type-defaults",
-        "unit-variance",
-    ),
-    "saturated-units": ("branch-scale", "head-scale", "unit-variance", "lcw"),
-    "dead-units": ("unit-variance", "lcw"),
-    "constant-output": ("unit-variance", "lcw"),
-    "degenerate-softmax": ("head-scale", "type-defaults"),
-    "initial-loss": ("tied-scale", "head-scale", "branch-scale", "gain-guard", "type-defaults"),
-    "vanishing-gradients": ("long-memory", "recurrent", "lcw", "unit-variance"),
-    "exploding-gradients": ("branch-scale", "recurrent", "unit-variance"),
-    "gradient-conflict": ("nio",),
-}
 
 
 def lcw_(
@@ -223,5 +198,5 @@ def named_by(diagnosis: Diagnosis) -> list[str]:
     Returns:
         Their names, each once.
     """
-    serious = [finding.code for finding in diagnosis.findings if finding.severity != "note"]
-    return list(dict.fromkeys(remedy for code in serious for remedy in ANSWERS.get(code, ())))
+    serious = [rule_of(finding.code) for finding in diagnosis.findings if finding.severity != "note"]
+    return list(dict.fromkeys(remedy for rule in serious if rule is not None for remedy in rule.remedies))

@@ -10,9 +10,9 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _WeightNorm
 
 from theta0._batches import Batch, initialised, materialised
-from theta0._layers import layers
 from theta0._losses import Loss
 from theta0._randomness import Randomness
+from theta0._trace.layers import layers
 from theta0._training import mean_loss
 from theta0._untouched import untouched
 from theta0.treatment.writing import InapplicableError, Report, owned, scaled_in_place, transaction

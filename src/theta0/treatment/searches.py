@@ -1,4 +1,4 @@
-"""Starts that a search finds, as remedies: nothing in `ANSWERS` that a cheap remedy answers is answered by one."""
+"""Starts that a search finds, as remedies: no rule that a cheap remedy answers names one."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -1,30 +1,27 @@
 """Follow what depends on a model's input through its forward pass, function by function; refuse what is not known."""
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as module_hooks
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
-from torch.utils import checkpoint, weak
 from torch.utils._pytree import tree_flatten, tree_map
 
-from theta0._function_roles import ROLES, Role
 from theta0._models import main_output, outputs_of, unwrapped
+from theta0._trace.functions import Role, Spec
+from theta0._trace.interpreter import PROCEED, Handler, Step, trace
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class SignalStep:
     """One function applied to the signal.
 
     Attributes:
         function: what is called.
-        role: what it does.
+        spec: what is known of it.
         arguments: positional arguments, as given.
         options: keyword arguments, as given.
         signals: the tensors among them that depend on the input, and what has been noted of each.
@@ -33,66 +30,31 @@ class Step:
     """
 
     function: Callable[..., Any]
-    role: Role
+    spec: Spec
     arguments: tuple[Any, ...]
     options: dict[str, Any]
     signals: tuple[tuple[Tensor, Any], ...]
     path: str
     place: str
 
-    def carries(self, value: Any) -> bool:
-        """Whether an argument depends on the input.
+    @property
+    def role(self) -> Role:
+        """What the function does."""
+        return self.spec.role
 
-        Returns:
-            True for a signal.
-        """
+    def carries(self, value: Any) -> bool:
+        """Whether an argument depends on the input."""
         return isinstance(value, Tensor) and any(value is signal for signal, _ in self.signals)
 
 
-Rule = Callable[[Step], tuple[Any, Any]]
+@dataclass(frozen=True, eq=False)
+class _Signal:
+    """The note on a tensor that depends on the inputs, with what the rules noted of it."""
+
+    value: Any
 
 
-class _Flow(TorchFunctionMode):  # a class because torch's interception point is one
-    def __init__(self, model: nn.Module, rule: Rule) -> None:
-        super().__init__()
-        self.paths = {module: path for path, module in model.named_modules()}
-        self.rule = rule
-        self.running: list[nn.Module] = []
-        self.notes: Any = weak.WeakIdKeyDictionary()
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        options = dict(kwargs or {})
-        tensors = {id(leaf): leaf for leaf in tree_flatten((args, options))[0] if isinstance(leaf, Tensor)}
-        signals = tuple((tensor, self.notes[tensor]) for tensor in tensors.values() if tensor in self.notes)
-        role = ROLES.get(func)
-        if not signals or role == "read":
-            return func(*args, **options)
-        if role is None and getattr(func, "__name__", "") == "__get__":
-            read = func(*args, **options)  # shape, dtype, grad_fn …
-            if not isinstance(read, Tensor):
-                return read
-        path, place = self.place()
-        if role is None:
-            refuse(func, place, "expected a function that is known")
-        result, note = self.rule(Step(func, role, args, options, signals, path, place))
-        for leaf in tree_flatten(result)[0]:
-            if isinstance(leaf, Tensor):
-                self.notes[leaf] = note
-        return result
-
-    def place(self) -> tuple[str, str]:
-        path = self.paths.get(self.running[-1], "") if self.running else ""
-        return path, f"{path} ({type(self.running[-1]).__name__})" if path else "the model's forward"
-
-    def enter(self, module: nn.Module, inputs: Any) -> None:
-        self.running.append(module)
-
-    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if module in self.running:
-            while self.running.pop() is not module:
-                pass
+Rule = Callable[[SignalStep], tuple[Any, Any]]
 
 
 def flow(model: nn.Module, inputs: Any, rule: Rule, note: Any = None) -> tuple[Tensor, Any]:
@@ -113,19 +75,40 @@ def flow(model: nn.Module, inputs: Any, rule: Rule, note: Any = None) -> tuple[T
         ValueError: the inputs reach a function whose role is not known, or do not reach the output.
     """
     model = unwrapped(model)
-    mode = _Flow(model, rule)
+    handler = _signal_handler(rule)
     inputs = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
-    for leaf in tree_flatten(inputs)[0]:
-        if isinstance(leaf, Tensor) and leaf.is_floating_point():
-            mode.notes[leaf] = note
-    with _running(model, mode):
+    with _evaluation_mode(model), trace(model, handler) as interpreter:
+        for leaf in tree_flatten(inputs)[0]:
+            if isinstance(leaf, Tensor) and leaf.is_floating_point():
+                interpreter.annotate(leaf, handler, _Signal(note))
         output = main_output(_called(model, inputs))
-    if output is None or output not in mode.notes:
+    signal = interpreter.note_of(output, handler)
+    if output is None or signal is None:
         raise ValueError(
             "model: expected an output that the inputs reach by torch functions, got one that they do not; token "
             "inputs, scripted modules and numpy inside forward cannot be followed"
         )
-    return output, mode.notes[output]
+    return output, signal.value
+
+
+def _signal_handler(rule: Rule) -> Handler:
+    """Runs the rule in the place of each function that the signal reaches, and refuses one that is not known."""
+    made: list[_Signal] = []
+
+    def replaced(step: Step) -> Any:
+        signals = tuple((tensor, note.value) for tensor, note in step.notes(handler))
+        if not signals:
+            return PROCEED
+        if step.spec is None:
+            refuse(step.function, step.place, "expected a function that is known")
+        result, note = rule(
+            SignalStep(step.function, step.spec, step.arguments, step.options, signals, step.path, step.place)
+        )
+        made.append(_Signal(note))
+        return result
+
+    handler = Handler(replace=replaced, after=lambda step, result: made.pop() if made else None)
+    return handler
 
 
 def ones_for(model: nn.Module, example: Any) -> Any:
@@ -185,51 +168,17 @@ def refuse(function: Any, place: str, reason: str) -> NoReturn:
     name = getattr(function, "__name__", str(function))
     raise ValueError(
         f"{place}: {reason}, got {name}; what can be followed are linear maps, convolutions, sums, joins, pooling, "
-        "batch normalisation in evaluation form and elementwise nonlinearities: measure the part without it"
+        "batch normalization in evaluation form and elementwise nonlinearities: measure the part without it"
     )
 
 
 @contextmanager
-def _running(model: nn.Module, mode: _Flow) -> Iterator[None]:
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
-    with ExitStack() as stack:
-        for hook in (
-            module_hooks.register_module_forward_pre_hook(mode.enter),
-            module_hooks.register_module_forward_hook(mode.leave, always_call=True),
-        ):
-            stack.callback(hook.remove)
-        stack.enter_context(warnings.catch_warnings())  # torch warns of a second firing, which `leave` bears
-        warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)
-        try:
-            for module, _ in modes:
-                module.training = False
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-            stack.enter_context(_kept_in_memory())
-            stack.enter_context(mode)
-            yield
-        finally:
-            for module, training in modes:
-                module.training = training
-
-
-@contextmanager
-def _kept_in_memory() -> Iterator[None]:
-    """Within the block checkpointed parts run as they are: a backward pass would recompute them without the rules."""
-
-    class Plain:
-        @staticmethod
-        def apply(function: Callable[..., Any], preserve: bool, *arguments: Any) -> Any:
-            return function(*arguments)
-
-    def once(*arguments: Any, **options: Any) -> Iterator[Any]:
-        yield nullcontext()
-
-    instead = {"CheckpointFunction": Plain, "_checkpoint_without_reentrant_generator": once}
-    found = {name: getattr(checkpoint, name) for name in instead if hasattr(checkpoint, name)}
     try:
-        for name in found:
-            setattr(checkpoint, name, instead[name])
+        for module, _ in modes:
+            module.training = False
         yield
     finally:
-        for name, original in found.items():
-            setattr(checkpoint, name, original)
+        for module, training in modes:
+            module.training = training

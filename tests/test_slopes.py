@@ -5,9 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theta0._nonlinearities import BOUNDED, NONLINEARITIES, is_bounded, is_saturated, slope
+from theta0._trace.functions import SPECS
+from theta0._trace.slopes import can_saturate, is_saturated, slope
 
-FREE = {name: f for f, name in NONLINEARITIES.items() if name not in ("rrelu", "prelu", "threshold")}
+ACTIVATIONS = {spec.name: (function, spec) for function, spec in SPECS.items() if spec.activation}
+FREE = {name: f for name, (f, _) in ACTIVATIONS.items() if name not in ("rrelu", "prelu", "threshold")}
+BOUNDED = {name: spec.maximal_slope for name, (_, spec) in ACTIVATIONS.items() if spec.maximal_slope}
 
 
 @pytest.mark.parametrize("name", sorted(FREE))
@@ -42,9 +45,10 @@ def test_the_largest_slope_is_right(name):
 
 
 def test_bounded_ones():
-    assert is_bounded("hardtanh", (), {})
-    assert is_bounded("hardtanh", (-2.0, 2.0), {})
-    assert not is_bounded("hardtanh", (0.0, 6.0), {})  # ReLU6
-    assert not is_bounded("hardtanh", (), {"min_val": 0.0, "max_val": 6.0})
-    assert not is_bounded("relu", (), {})
-    assert is_saturated("sigmoid", torch.tensor([0.25, 0.0126, 0.0124])).tolist() == [False, False, True]
+    hardtanh, relu, sigmoid = (ACTIVATIONS[name][1] for name in ("hardtanh", "relu", "sigmoid"))
+    assert can_saturate(hardtanh, (), {})
+    assert can_saturate(hardtanh, (-2.0, 2.0), {})
+    assert not can_saturate(hardtanh, (0.0, 6.0), {})  # ReLU6
+    assert not can_saturate(hardtanh, (), {"min_val": 0.0, "max_val": 6.0})
+    assert not can_saturate(relu, (), {})
+    assert is_saturated(sigmoid, torch.tensor([0.25, 0.0126, 0.0124])).tolist() == [False, False, True]

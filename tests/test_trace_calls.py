@@ -8,12 +8,12 @@ from torch.nn.modules import module as global_hooks
 
 from cases import case, normal
 from states import state_of
-from theta0._calls import watch
+from theta0._trace.calls import trace_calls
 
 
 def seen(model, *inputs):
     calls, nonlinearities = [], []
-    with watch(model, calls.append, nonlinearities.append):
+    with trace_calls(model, calls.append, nonlinearities.append):
         model(*inputs)
     return calls, nonlinearities
 
@@ -117,7 +117,7 @@ def test_attention_shows_its_projections(bias, dims, mode):
 
 def test_attention_puts_linear_back_when_it_raises():
     model, original = nn.MultiheadAttention(8, 2), F.linear
-    with pytest.raises((RuntimeError, AssertionError)), watch(model):
+    with pytest.raises((RuntimeError, AssertionError)), trace_calls(model):
         model(normal(3, 4, 8), normal(3, 4, 7), normal(3, 4, 7))
     assert F.linear is original
 
@@ -133,7 +133,7 @@ def test_nothing_is_left_behind_also_when_the_model_raises():
 
     model = Failing()
     before = state_of(model)
-    with pytest.raises(IndexError), watch(model, lambda call: None):
+    with pytest.raises(IndexError), trace_calls(model, lambda call: None):
         model(normal(2, 6))
     assert state_of(model) == before
     assert not global_hooks._global_forward_hooks
@@ -151,7 +151,7 @@ def test_nonlinearities_through_other_operations():
             return torch.tanh((first.view(2, 2, 8).flatten(0, 1) + second) * 0.5)
 
     _, (phi,) = seen(Net(), normal(4, 6))
-    assert (phi.name, phi.after.layer) == ("tanh", "b")  # the latest of those that flow into it
+    assert (phi.spec.name, phi.after.layer) == ("tanh", "b")  # the latest of those that flow into it
 
 
 def test_the_input_is_not_taken_for_a_layers_output():

@@ -32,6 +32,7 @@ class Owners:  # a class because hooks and look-ups share the stack of running m
     def __init__(self, model: nn.Module) -> None:
         self._paths = {module: path for path, module in model.named_modules()}
         self._running: list[nn.Module] = []
+        self._making = 0
         self._made: dict[int, tuple[Tensor, nn.Module, str]] = {}  # by parametrizations; held so that ids stay unique
         self._held: dict[int, list[tuple[nn.Module, str]]] = {}
         for module in self._paths:
@@ -47,19 +48,34 @@ class Owners:  # a class because hooks and look-ups share the stack of running m
     def enter(self, module: nn.Module, inputs: Any) -> None:
         """A forward pre-hook: the module starts to run."""
         self._running.append(module)
+        self._making += module in self._parametrized
 
     def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """A forward hook: the module has run; what a parametrization made is remembered."""
         if module in self._running:
-            while self._running.pop() is not module:
-                pass
+            while True:
+                last = self._running.pop()
+                self._making -= last in self._parametrized
+                if last is module:
+                    break
         if module in self._parametrized:
             self._made[id(output)] = (output, *self._parametrized[module])
 
     @property
     def making(self) -> bool:
         """Whether a parametrization is making a weight: its products, as of an adapter's factors, are no calls."""
-        return any(module in self._parametrized for module in self._running)
+        return self._making > 0
+
+    @property
+    def inside_model(self) -> bool:
+        """Whether a module of the model runs; a loss may be a module too, but is not the model's."""
+        return bool(self._running) and self._running[0] in self._paths
+
+    @property
+    def running(self) -> tuple[str, nn.Module | None]:
+        """The module that runs: its path ("" for the model itself, and outside of it) and the module."""
+        module = self._running[-1] if self._running else None
+        return (self._paths.get(module, "") if module is not None else ""), module
 
     def find(self, weight: Tensor) -> Owner | None:
         """The owner of a tensor that is a parameter, a view of one, or made from one by its module.

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from theta0._batches import Batch, outputs_or_told
-from theta0._calls import LinearCall, NonlinearityCall, watch
+from theta0._trace.calls import LinearCall, NonlinearityCall, trace_calls
 from theta0._untouched import untouched
 
 
@@ -57,9 +57,9 @@ def layers(model: nn.Module, batch: Batch) -> list[Layer]:
     followers: dict[str, str] = {}
 
     def follow(call: NonlinearityCall) -> None:
-        followers.setdefault(call.after.owner.layer, call.name)
+        followers.setdefault(call.after.owner.layer, call.spec.name)
 
-    with untouched(model), torch.no_grad(), watch(model, calls.append, follow):
+    with untouched(model), torch.no_grad(), trace_calls(model, calls.append, follow):
         outputs_or_told(model, batch)
     tied = tied_parameters(model)
     counts: dict[str, int] = {}

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from cases import normal
+from theta0.measurements.attainable_loss import attainable_loss
+from theta0.measurements.intervals import Interval, interval_of
 from theta0.measurements.parameters import identical_share
-from theta0.measurements.reach import Interval, interval_of, reach
 
 BOUNDED = [
     torch.sigmoid,
@@ -65,7 +66,7 @@ def test_the_least_loss_is_below_every_choice_and_reached_by_one(low, width, see
     interval = Interval(low, high, "hardtanh")
     grid = torch.linspace(low, high, 2001, dtype=torch.float64)
     for kind, loss in (("bce", F.binary_cross_entropy_with_logits), ("difference", F.mse_loss)):
-        found = reach(kind, targets.clone(), targets, interval)
+        found = attainable_loss(kind, targets.clone(), targets, interval)
         every = loss(grid.expand(64, -1), targets.expand(-1, 2001), reduction="none").amin(1).mean()
         assert found is not None
         assert found.best == pytest.approx(float(every), abs=1e-5)
@@ -78,7 +79,9 @@ def test_unit_vectors_reach_the_simplex():
     corners = F.normalize(corners, dim=1)
     for scale in (1.0, 4.0):
         logits = scale * corners @ corners.T
-        found = reach("cross_entropy", logits, torch.arange(classes), Interval(-scale, scale, "normalize", cosine=True))
+        found = attainable_loss(
+            "cross_entropy", logits, torch.arange(classes), Interval(-scale, scale, "normalize", cosine=True)
+        )
         assert found is not None
         assert found.best == pytest.approx(float(F.cross_entropy(logits, torch.arange(classes))), rel=1e-9)
 

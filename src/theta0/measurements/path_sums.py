@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from theta0._function_roles import BIASED, NEGATED, Role, largest_slope
-from theta0._signal_flow import Step, flow, ones_for, refuse
+from theta0._trace.functions import Role
+from theta0._trace.slopes import largest_slope
+from theta0.measurements.signal_flow import SignalStep, flow, ones_for, refuse
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _AVERAGES = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
@@ -21,7 +22,7 @@ def path_sum(model: nn.Module, example: Any = None) -> Float[Tensor, ""]:
     """Σ over paths Π|w| of a model: absolute weights, without biases, on a sample of ones (furusho2020thesis, eq. 7).
 
     Args:
-        model: any module made of functions in `_function_roles`.
+        model: any module made of functions in `SPECS` of a known role.
         example: inputs that give the sizes; only their shape counts.
 
     Returns:
@@ -31,16 +32,18 @@ def path_sum(model: nn.Module, example: Any = None) -> Float[Tensor, ""]:
     return outputs.sum()
 
 
-def absolute(step: Step) -> tuple[Any, None]:
+def absolute(step: SignalStep) -> tuple[Any, None]:
     """What a function makes of path sums: its linear part in absolute value.
 
     Returns:
         The result, and no note.
     """
+    if step.role not in _RULES:
+        refuse(step.function, step.place, "expected a function that scales, adds or moves its input")
     return _RULES[step.role](step), None
 
 
-def operand_free(step: Step, change: Callable[[Any], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def operand_free(step: SignalStep, change: Callable[[Any], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a linear map with its weights changed and its bias left out.
 
     Args:
@@ -53,7 +56,7 @@ def operand_free(step: Step, change: Callable[[Any], Any]) -> tuple[tuple[Any, .
     if len(step.signals) != 1 or sum(map(step.carries, _flat(step.arguments, step.options))) != 1:
         refuse(step.function, step.place, "expected a product with a weight and not of two signals")
     arguments, options = list(step.arguments), dict(step.options)
-    if step.function in BIASED:
+    if step.spec.kind in ("linear", "conv", "conv_transpose"):
         frozen = arguments[3:]
         weights = [a if step.carries(a) else change(a) for a in arguments[:2]]
         arguments = [*weights, None, *frozen] if len(arguments) > 2 else weights
@@ -62,6 +65,9 @@ def operand_free(step: Step, change: Callable[[Any], Any]) -> tuple[tuple[Any, .
             options["weight"] = change(options["weight"])
         return tuple(arguments), options
 
+    if step.spec.bias is not None:  # addmm, whose first argument is added
+        arguments[0] = torch.zeros_like(arguments[0])
+
     def changed(value: Any) -> Any:
         plain = isinstance(value, (Tensor, int, float)) and not isinstance(value, bool)
         return change(value) if plain and not step.carries(value) else value
@@ -69,7 +75,7 @@ def operand_free(step: Step, change: Callable[[Any], Any]) -> tuple[tuple[Any, .
     return tree_map(changed, tuple(arguments)), {key: changed(value) for key, value in options.items()}
 
 
-def window_sums(step: Step) -> Tensor:
+def window_sums(step: SignalStep) -> Tensor:
     """What max-pooling makes of path sums: a path may enter by any entry of the window.
 
     Returns:
@@ -94,7 +100,7 @@ def window_sums(step: Step) -> Tensor:
     return sums.reshape(*lead, *shape)
 
 
-def batch_norm_scale(step: Step) -> Tensor:
+def batch_norm_scale(step: SignalStep) -> Tensor:
     """|γ| / √(σ² + ε) with the running variance, the factor of a batch normalisation in evaluation form.
 
     Returns:
@@ -110,43 +116,41 @@ def batch_norm_scale(step: Step) -> Tensor:
     return scale.view(-1, *[1] * (given["input"].dim() - 2))
 
 
-def _positive(step: Step) -> Any:
-    if step.function in NEGATED:
-        return _copied(step)
+def _positive(step: SignalStep) -> Any:
     if step.options.get("mode") == "bicubic":
         refuse(step.function, step.place, "expected interpolation with positive weights and not bicubic")
     return step.function(*step.arguments, **step.options)
 
 
-def _padded(step: Step) -> Tensor:
+def _padded(step: SignalStep) -> Tensor:
     mode = step.options.get("mode", step.arguments[2] if len(step.arguments) > 2 else "constant")
     return F.pad(_input(step), step.options.get("pad", step.arguments[1] if len(step.arguments) > 1 else ()), mode)
 
 
-def _stretched(step: Step) -> Tensor:
-    x, factor = _input(step), largest_slope(step.function, step.arguments, step.options)
+def _stretched(step: SignalStep) -> Tensor:
+    x, factor = _input(step), largest_slope(step.spec, step.arguments, step.options)
     if _in_place(step):
         return x if isinstance(factor, float) and factor == 1 else x.mul_(factor)
     return x * factor
 
 
-def _copied(step: Step) -> Tensor:
+def _copied(step: SignalStep) -> Tensor:
     x = _input(step)
     return x if _in_place(step) else x.clone()  # what is done to the copy in place must not be done to x
 
 
-def _multiplied(step: Step) -> Any:
+def _multiplied(step: SignalStep) -> Any:
     arguments, options = operand_free(step, abs)
     return step.function(*arguments, **options)
 
 
-def _divided(step: Step) -> Any:
+def _divided(step: SignalStep) -> Any:
     if not step.carries(step.arguments[0]) or len(step.signals) != 1 or step.arguments[1] is step.arguments[0]:
         refuse(step.function, step.place, "expected a division by a constant")
     return step.function(step.arguments[0], abs(step.arguments[1]))
 
 
-def _added(step: Step) -> Tensor:
+def _added(step: SignalStep) -> Tensor:
     terms = [_linear_part(step, a) for a in step.arguments[:2]]
     if len(terms) < 2:
         terms.append(_linear_part(step, step.options["other"]))
@@ -160,13 +164,13 @@ def _added(step: Step) -> Tensor:
     return total
 
 
-def _joined(step: Step) -> Any:
+def _joined(step: SignalStep) -> Any:
     parts = [_linear_part(step, part) for part in step.options.get("tensors", step.arguments[:1] and step.arguments[0])]
     rest = {key: value for key, value in step.options.items() if key != "tensors"}
     return step.function(parts, *step.arguments[1:], **rest)
 
 
-def _adaptive_sums(step: Step) -> Tensor:
+def _adaptive_sums(step: SignalStep) -> Tensor:
     x = _input(step)
     axes = _axes(step)
     means = _AVERAGES[axes](x, step.options.get("output_size", step.arguments[1] if len(step.arguments) > 1 else 1))
@@ -177,7 +181,7 @@ def _adaptive_sums(step: Step) -> Tensor:
     return means
 
 
-def _in_place(step: Step) -> bool:
+def _in_place(step: SignalStep) -> bool:
     name = getattr(step.function, "__name__", "")
     asked = step.options.get("inplace", False) or (
         step.role != "dropout" and any(a is True for a in step.arguments[1:])
@@ -185,13 +189,13 @@ def _in_place(step: Step) -> bool:
     return bool(asked) or name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
 
 
-def _linear_part(step: Step, term: Any) -> Any:
+def _linear_part(step: SignalStep, term: Any) -> Any:
     if step.carries(term):
         return term
     return torch.zeros_like(term) if isinstance(term, Tensor) else 0
 
 
-def _input(step: Step) -> Tensor:
+def _input(step: SignalStep) -> Tensor:
     found: Tensor = step.options["input"] if not step.arguments else step.arguments[0]
     if not step.carries(found):
         refuse(step.function, step.place, "expected the signal as the first argument")
@@ -203,7 +207,7 @@ def _flat(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]:
     return [v for value in nested for v in (value if isinstance(value, (list, tuple)) else [value])]
 
 
-def _axes(step: Step) -> int:
+def _axes(step: SignalStep) -> int:
     """How many spatial axes a pooling function has, by its name."""
     return int(next(sign for sign in step.function.__name__ if sign.isdigit()))
 
@@ -213,12 +217,14 @@ def _each(value: Any, axes: int) -> list[int]:
     return values * axes if len(values) == 1 else values
 
 
-_RULES: Mapping[Role, Callable[[Step], Any]] = {
+_RULES: Mapping[Role, Callable[[SignalStep], Any]] = {
     "positive": _positive,
+    "negate": _copied,
     "pad": _padded,
     "nonlinearity": _stretched,
     "dropout": _copied,
     "multilinear": _multiplied,
+    "multiply": _multiplied,
     "divide": _divided,
     "add": _added,
     "subtract": _added,

@@ -1,0 +1,1 @@
+"""One interpreter of a training step, and the table of what torch's functions do."""

@@ -1,0 +1,50 @@
+"""The learning rate that the curvature at the start allows."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from theta0._batches import Batch
+from theta0._losses import Loss, name_of
+from theta0._user_code import UserCodeError
+from theta0.curvature.lanczos import NoCurvatureError
+from theta0.curvature.learning_rate import LearningRate, suggest_learning_rate
+from theta0.curvature.problem import Matrix
+
+_MOST: dict[Matrix, int] = {"ggn": 6, "hessian": 5}  # products: twelve gradients with what goes before and after
+_TOLERANCE = 0.1  # of λ: the thresholds are coarser
+
+
+def allowed_rate(model: nn.Module, batches: Sequence[Batch], loss: Loss, optimizer: str) -> LearningRate | None:
+    """The optimizer's stability bound on the first batch, about ten gradients, twelve at most.
+
+    The Gauss-Newton matrix where the loss has one, else (a loss that couples samples) the Hessian. An absolute error
+    has neither: its curvature sits in its kinks. So few products may leave λ a little too small, which errs on the
+    side of saying nothing.
+
+    Returns:
+        The rate and its bound; None where there is no curvature to speak of, as where nothing reaches the weights.
+
+    Raises:
+        UserCodeError: if the model or the loss raises.
+    """
+    matrices: tuple[Matrix, ...] = ("ggn",) if name_of(loss) == "l1" else ("ggn", "hessian")
+    for matrix in matrices:
+        try:
+            return suggest_learning_rate(
+                model,
+                batches[:1],
+                loss,
+                optimizer,
+                steps=0,
+                matrix=matrix,
+                tolerance=_TOLERANCE,
+                max_products=_MOST[matrix],
+            )
+        except UserCodeError:
+            raise
+        except NoCurvatureError:
+            return None
+        except (RuntimeError, ValueError):  # an operator without a second derivative raises torch's own error
+            continue
+    return None

@@ -1,0 +1,147 @@
+"""What rules judge: everything that can be measured at a starting point, each quantity when it is first asked for."""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from theta0._batches import Batch, ready
+from theta0._losses import Loss, loss_of
+from theta0._records import Record, Table, by_layer
+from theta0._training import checked_optimizer, steps_from
+from theta0._untouched import untouched
+from theta0.curvature.learning_rate import LearningRate
+from theta0.diagnosis.allowed_rate import allowed_rate
+from theta0.diagnosis.chain import Link, chain
+from theta0.measurements.inspection import Inspection
+from theta0.measurements.residual_stream import ResidualStream
+from theta0.measurements.signals import Observation, observed
+
+PROBE_STEPS = 2
+
+
+class Evidence:  # a class, because it keeps what was measured and counts what that cost
+    """A starting point and what was measured of it.
+
+    Each quantity is measured when a rule first asks for it, and once. The model is left bit-identical by all of them.
+
+    Attributes:
+        model: the model, its lazy parameters made.
+        batches: the batches, as `(inputs, targets)`.
+        loss: a name, a callable, or None.
+        optimizer: the name of the one that will train it.
+        rate: the learning rate that it will be given; None where the user names none.
+        cost: what has been measured so far, in gradients.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Sequence[Batch],
+        loss: Loss = None,
+        *,
+        optimizer: str = "sgd",
+        rate: float | None = None,
+    ) -> None:
+        self.optimizer = checked_optimizer(optimizer)
+        self.model = ready(model, batches[0])
+        self.batches, self.loss, self.rate = list(batches), loss, rate
+        self.cost = 0.0
+
+    def spend(self, gradients: float) -> None:
+        """Count the cost of a measurement; every property of this class does, and so does a rule that measures."""
+        self.cost += gradients
+
+    @cached_property
+    def observation(self) -> Observation:
+        """What one forward and backward pass per batch shows."""
+        found = observed(self.model, self.batches, self.loss)
+        self.spend(float(len(self.batches)))
+        return found
+
+    @property
+    def records(self) -> list[Record]:
+        """Every number that these passes give: of layers, parameters and the network."""
+        return self.observation.records
+
+    @cached_property
+    def table(self) -> Table:
+        """The records as `{layer: {quantity: value}}`; the layer "" is the whole network."""
+        return by_layer(self.records)
+
+    @property
+    def network(self) -> dict[str, float]:
+        """The records of the whole network."""
+        return self.table.get("", {})
+
+    @cached_property
+    def calls(self) -> list[Link]:
+        """The layer calls with preactivations, in execution order."""
+        return chain(self.table)
+
+    @cached_property
+    def links(self) -> list[Link]:
+        """Those whose preactivations are finite."""
+        return [link for link in self.calls if math.isfinite(link.rms)]
+
+    @property
+    def inspection(self) -> Inspection:
+        """What the first pass meets from the data to the loss: inputs, batch statistics, what the loss is given."""
+        return self.observation.inspection
+
+    @property
+    def residual_stream(self) -> ResidualStream:
+        """The residual branches of the first pass, and the sums that they make."""
+        return self.observation.stream
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether there was a loss to measure."""
+        return "loss" in self.network
+
+    @cached_property
+    def trained(self) -> list[str]:
+        """The parameters that are trained."""
+        return [name for name, p in self.model.named_parameters() if p.requires_grad]
+
+    @cached_property
+    def stuck(self) -> list[str]:
+        """The trained parameters whose gradient is exactly zero, and still is after probe steps on a copy."""
+        zero = [name for name in self.trained if self.table[name].get("gradient_norm") == 0.0]
+        if not zero or not math.isfinite(self.network["loss"]):
+            return []
+        found = _still_zero(self.model, self.batches[0], self.loss, zero, self.optimizer, self.rate or 0.01)
+        self.spend(PROBE_STEPS + 1.0)
+        return found
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether the layers' outputs, the loss and the gradients are."""
+        layers = [numbers for numbers in self.table.values() if "preactivation_variance" in numbers]
+        return (
+            not any(numbers.get("nonfinite_share") for numbers in layers)
+            and math.isfinite(self.network.get("loss", 0.0))
+            and all(math.isfinite(numbers.get("backward_norm", 0.0)) for numbers in self.table.values())
+        )
+
+    @cached_property
+    def allowed_rate(self) -> LearningRate | None:
+        """The largest stable learning rate, from the curvature; None where nothing is trained, or has a curvature."""
+        if not self.trained or not self.finite:
+            return None
+        found = allowed_rate(self.model, self.batches, self.loss, self.optimizer)
+        self.spend(0.0 if found is None else found.cost)
+        return found
+
+
+def _still_zero(
+    model: nn.Module, batch: Batch, loss: Loss, names: Sequence[str], optimizer: str, rate: float
+) -> list[str]:
+    with untouched(model), torch.enable_grad():
+        steps_from(model, [batch], loss, optimizer=optimizer, rate=rate, steps=PROBE_STEPS)
+        named = dict(model.named_parameters())
+        value, _ = loss_of(model, batch, loss)
+        found = torch.autograd.grad(value, [named[name] for name in names], allow_unused=True)
+    return [name for name, g in zip(names, found, strict=True) if g is None or not bool(g.any())]

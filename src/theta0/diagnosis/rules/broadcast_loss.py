@@ -1,0 +1,68 @@
+"""Outputs and targets of unlike shapes that the loss stretches against each other."""
+
+import math
+
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """The loss compares more terms than there are outputs or targets."""
+    if not evidence.inspection.broadcasts:
+        return None
+    found = evidence.inspection.broadcasts[0]
+    fewest = max(math.prod(found.output), math.prod(found.target))
+    return Finding(
+        code="broadcast-loss",
+        severity="error",
+        layer="",
+        value=found.terms / fewest,
+        threshold=1.0,
+        message=(
+            f"The loss compares outputs of shape {found.output} with targets of shape {found.target}: broadcasting "
+            f"makes {found.terms:,} terms of {fewest:,}, each output compared with every target, so that only a "
+            "constant is best. Give both the same shape, for example by outputs.squeeze(-1) or targets.unsqueeze(-1)."
+        ),
+        remedy="loss = lambda outputs, targets: torch.nn.functional.mse_loss(outputs, targets.reshape(outputs.shape))",
+        source="torch's broadcasting semantics",
+    )
+
+
+RULE = Rule(
+    code="broadcast-loss",
+    judge=judge,
+    place=Place.LOSS,
+    fault="the output and the loss",
+    doc=RuleDoc(
+        meaning="Every sample's output is compared with every sample's target. The best that training can reach is one "
+        "constant for all samples, the targets' mean.",
+        why="A last layer with one unit puts out the shape (N, 1), while the targets have the shape (N,). Torch's "
+        "broadcasting makes (N, N) of the two.",
+        numbers=(
+            (
+                "terms that the loss compares over those that there are, where outputs and targets have different "
+                "numbers of axes: (N, 1) against (N,)",
+                "1",
+                "torch's broadcasting",
+            ),
+        ),
+        fix="batches = [(x, y.unsqueeze(-1)) for x, y in batches]",
+        command="No command changes your shapes: give the targets the outputs' shape in the target's `batches()`.",
+        ill="""
+            model = nn.Linear(8, 1)
+            batches = [(inputs, inputs.sum(1))]  # outputs (64, 1), targets (64,)
+
+            def loss(outputs, targets):
+                return ((outputs - targets) ** 2).mean()
+        """,
+        healthy="""
+            model = nn.Linear(8, 1)
+            batches = [(inputs, inputs.sum(1, keepdim=True))]
+
+            def loss(outputs, targets):
+                return ((outputs - targets) ** 2).mean()
+        """,
+        ignore="Where comparing every output with every target is the purpose, as in a contrastive or a pairwise loss.",
+    ),
+)

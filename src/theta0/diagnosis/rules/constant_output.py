@@ -1,0 +1,73 @@
+"""Outputs that are the same for every sample."""
+
+from theta0.diagnosis.chain import zero_weight
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import MEASURED, Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc
+
+SPREAD = 1e-3  # standard deviation between samples over the root mean square
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """All samples get the same output although the last layer's weights are not zero."""
+    links, whole = evidence.links, evidence.network
+    spread, rms = whole.get("output_sample_std"), whole.get("output_rms", 0.0)
+    if spread is None or not links or links[-1].rms == 0 or not rms > 0 or not spread / rms < SPREAD:
+        return None
+    if zero_weight(links[-1], evidence.table):
+        return None
+    return Finding(
+        code="constant-output",
+        severity="error",
+        layer=links[-1].layer,
+        value=spread / rms,
+        threshold=SPREAD,
+        message=(
+            f"The output is the same for every sample: it varies by {spread:.1e} between samples and is {rms:.1e} in "
+            "size. Fix the first layer named above; if none is, look at what the last layer does to its input."
+        ),
+        remedy="theta0 treat TARGET",
+        source=MEASURED,
+        layers=(links[-1].layer,),
+    )
+
+
+RULE = Rule(
+    code="constant-output",
+    judge=judge,
+    place=Place.FORWARD,
+    remedies=("unit-variance", "lcw"),
+    doc=RuleDoc(
+        meaning="The network cannot tell samples apart: whatever the input, it puts out the same. The gradient has "
+        "next to nothing of the samples in it either.",
+        why="Nearly always something earlier: signals that shrink, activation shift, dead or saturated units. The "
+        "report names it first.",
+        numbers=(
+            (
+                "standard deviation of the output between samples over its root mean square, unless the last weight is "
+                "zero (a zero start of the head is deliberate)",
+                f"{SPREAD:g}",
+                "measured",
+            ),
+        ),
+        fix="nn.init.zeros_(model[2].bias)",
+        command="`theta0 treat TARGET`",
+        ill="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
+            nn.init.constant_(model[2].bias, 100)
+        """,
+        healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))",
+        ignore="Where the samples that you diagnose on are nearly equal to begin with.",
+        measured="""
+            | spread between samples over root mean square, last hidden layer | networks | trained | stuck |
+            | --- | --- | --- | --- |
+            | below 1e-3 | 35 | 0 | 35 |
+            | 1e-3 to 0.03 | 14 | 0 | 13 |
+            | 0.03 to 0.1 | 8 | 2 | 6 |
+            | 0.1 and more | 97 | 60 | 26 |
+
+            The threshold is stricter than the table asks, because samples of some data (noise, nearly equal images)
+            differ little to begin with.
+        """,
+    ),
+)

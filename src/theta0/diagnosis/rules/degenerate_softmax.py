@@ -1,0 +1,58 @@
+"""A softmax that gives most classes next to no probability."""
+
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc
+
+STARVED = 0.5  # of the classes
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Most classes get next to no probability from any sample."""
+    share = evidence.network.get("starved_class_share", 0.0)
+    if not share >= STARVED:
+        return None
+    return Finding(
+        code="degenerate-softmax",
+        severity="warning",
+        layer="",
+        value=share,
+        threshold=STARVED,
+        message=(
+            f"The softmax leaves {share:.0%} of the classes without a thousandth of their fair share on any sample: "
+            "their logits' gradients are next to nothing until it has unlearned that. "
+            "Make the outputs smaller, by the last layer's weight or by what feeds it."
+        ),
+        remedy="theta0 treat TARGET --with head-scale",
+        source="lee2023mmd, section 3.2; threshold: judgement",
+    )
+
+
+RULE = Rule(
+    code="degenerate-softmax",
+    judge=judge,
+    place=Place.FORWARD,
+    remedies=("head-scale", "type-defaults"),
+    doc=RuleDoc(
+        meaning="At the start most classes are ruled out for every sample. A class without probability has a logit "
+        "without gradient, on samples of other classes, so the network first has to unlearn its certainty.",
+        why="Large logits that are the same for all samples, from a large bias or a large last weight.",
+        numbers=(
+            (
+                "share of the classes that no sample of a batch gives a thousandth of their fair share 1/C",
+                f"{STARVED:g}: warning",
+                "lee2023mmd, section 3.2; judgement",
+            ),
+        ),
+        fix="nn.init.zeros_(model[-1].bias)",
+        command="`theta0 treat TARGET --with head-scale`",
+        ill="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+            model[-1].bias.data = torch.tensor([0.0, 50.0, 100.0])
+        """,
+        healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
+        ignore="Where the output bias holds the classes' logarithmic frequencies, and most classes are that rare.",
+        measured="The share of *perturbed* models that miss a class (`measurements.neighbours`) separates nothing "
+        "here: healthy classifiers start with the same class for every sample.",
+    ),
+)

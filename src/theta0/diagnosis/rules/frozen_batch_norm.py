@@ -1,0 +1,77 @@
+"""Batch normalisation out of training mode whose running statistics are not those of its input."""
+
+from theta0.diagnosis.consequences import SCALE, SILENCE
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import MEASURED, Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc
+
+FRESH, STALE = 10.0, 100.0  # of variances, either way: statistics never taken, and those of other data
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Running statistics that do not fit; a note where statistics that were never taken happen to."""
+    frozen = [norm for norm in evidence.inspection.norms if not norm.training and norm.ratio == norm.ratio]
+    fresh = [norm for norm in frozen if norm.fresh]
+    severe = [norm for norm in fresh if _off(norm.ratio) > FRESH]
+    stale = severe or [norm for norm in frozen if not norm.fresh and _off(norm.ratio) > STALE]
+    concerned = stale or fresh
+    if not concerned:
+        return None
+    worst = max(concerned, key=lambda norm: _off(norm.ratio))
+    state = "still 0 and 1, as at the start" if worst.fresh else "of other data"
+    return Finding(
+        code="frozen-batch-norm",
+        severity="error" if severe else "warning" if stale else "note",
+        layer=concerned[0].layer,
+        value=worst.ratio,
+        threshold=FRESH if worst.fresh else STALE,
+        message=(
+            f"Batch normalisation {concerned[0].layer!r} ({len(concerned)} such layers) is not in training mode and "
+            f"its running statistics are {state}: at {worst.layer!r} its input's variance is {worst.ratio:.1e} times "
+            "what it divides by, so it normalises nothing. Call model.train(), or take the statistics first by forward "
+            "passes in training mode."
+        ),
+        remedy="model.train()",
+        source=f"Ioffe & Szegedy (2015), algorithm 2; threshold {MEASURED}",
+        layers=tuple(norm.layer for norm in concerned),
+    )
+
+
+def _off(ratio: float) -> float:
+    return max(ratio, 1 / ratio) if ratio > 0 else float("inf")
+
+
+RULE = Rule(
+    code="frozen-batch-norm",
+    judge=judge,
+    place=Place.NORMALIZATION,
+    brings=SCALE | SILENCE,
+    fault="batch normalisation",
+    doc=RuleDoc(
+        meaning="The network trains without the normalisation that it was made with: signals shrink or grow from layer "
+        "to layer as if batch normalisation were not there.",
+        why="`model.eval()` was called before training, or batch normalisation was frozen in a network that was never "
+        "trained, so that its running statistics are still mean 0 and variance 1.",
+        numbers=(
+            (
+                "variance of the input over the running variance, out of training mode, either way, where the "
+                "statistics are still (0, 1)",
+                f"{FRESH:g}: error; a note where they fit",
+                "judgement",
+            ),
+            ("the same, where the statistics are of other data", f"{STALE:g}: warning", "judgement"),
+        ),
+        fix="model.train()",
+        command="No command changes the mode: call `.train()` in the target's `model()`.",
+        ill="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+            model[0].weight.data /= 1000
+            model.eval()
+        """,
+        healthy="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+            model[0].weight.data /= 1000
+        """,
+        ignore="A note, where a pretrained network's statistics are kept on purpose and fit your data.",
+    ),
+)

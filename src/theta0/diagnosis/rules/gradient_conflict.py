@@ -1,0 +1,72 @@
+"""Gradients of different batches that hardly agree."""
+
+import math
+
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc, only_beside_notes
+
+AGREEMENT = 0.05  # of whole batches; healthy starts have 0.3 and more, unless their batches are mostly noise
+LEAST_BATCHES = 4  # two or three small ones often disagree
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """The mean cosine between the gradients of whole batches."""
+    whole = evidence.network
+    agreement, rms = whole.get("gradient_agreement", 1.0), whole.get("output_rms", 0.0)
+    if len(evidence.batches) < LEAST_BATCHES or not agreement < AGREEMENT:
+        return None
+    spread = f"{whole.get('output_sample_std', math.nan) / rms:.2g} of their size" if rms > 0 else "not at all"
+    return Finding(
+        code="gradient-conflict",
+        severity="note",
+        layer="",
+        value=agreement,
+        threshold=AGREEMENT,
+        message=(
+            f"The gradients of different batches hardly agree (mean cosine {agreement:.2g}, while outputs vary between "
+            f"samples by {spread}): each step undoes much of the last. "
+            "Larger batches help; scaling the layers for agreement (NIO) may."
+        ),
+        remedy="theta0 treat TARGET --with nio",
+        source="yang2022nio, section 3; threshold: judgement",
+    )
+
+
+RULE = Rule(
+    code="gradient-conflict",
+    judge=judge,
+    place=Place.GRADIENT_NOISE,
+    remedies=("nio",),
+    revise=only_beside_notes,
+    doc=RuleDoc(
+        meaning="What a step on one batch gains, the next step on another batch loses again: training is slow and its "
+        "loss noisy.",
+        why="The batches are too small for their noise, their labels are noise, or the samples have nothing in common.",
+        numbers=(
+            (
+                f"mean cosine between the gradients of whole batches, of {LEAST_BATCHES} or more, weighted by their "
+                "norms, where nothing else is an error or a warning; the spread between outputs beside it",
+                f"{AGREEMENT:g}: note",
+                "yang2022nio, section 3; judgement",
+            ),
+        ),
+        fix="batches = [(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))] * 4",
+        command="`theta0 treat TARGET --with nio`, or larger batches in the target's `batches()`.",
+        ill="""
+            model = nn.Linear(8, 1, bias=False)
+            nn.init.zeros_(model.weight)
+            batches = [(torch.eye(8)[[i]].repeat(4, 1), torch.ones(4, 1)) for i in range(4)]
+            loss = "mse"  # no two batches share a feature
+        """,
+        healthy="""
+            model = nn.Linear(8, 1, bias=False)
+            nn.init.zeros_(model.weight)
+            batches = [(torch.eye(8)[[0]].repeat(4, 1), torch.ones(4, 1)) for i in range(4)]
+            loss = "mse"
+        """,
+        ignore="Where you know the batches to be noisy, and the loss falls all the same.",
+        measured="The examples and the healthy controls have 0.36 and more, but for one with 0.04 that trains well; "
+        "hence a note.",
+    ),
+)

@@ -1,0 +1,87 @@
+"""A first loss far above that of the best predictor that ignores its input."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from theta0._losses import name_of
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.residual import with_branch_scale
+from theta0.diagnosis.results import MEASURED, Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc, error_codes, graded
+
+ERROR, WARNING = 10.0, 3.0  # of cross-entropies
+REGRESSION_ERROR, REGRESSION_WARNING = 1e3, 1e2  # the best constant may be nearly right already
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """The first loss over that of the best constant output."""
+    whole = evidence.network
+    loss, constant = whole.get("loss", math.nan), whole.get("loss_constant", math.nan)
+    regression = name_of(evidence.loss) in ("mse", "l1")
+    error, warning = (REGRESSION_ERROR, REGRESSION_WARNING) if regression else (ERROR, WARNING)
+    if not (math.isfinite(loss) and constant > 0 and loss > warning * constant):
+        return None
+    # Where one class is rare the constant's loss goes to zero, while a fair start gives every class its chance.
+    constant = max(constant, whole.get("loss_uniform", 0.0))
+    ratio = loss / constant
+    if ratio <= warning:
+        return None
+    severity, threshold = graded(ratio > error, error, warning)
+    return Finding(
+        code="initial-loss",
+        severity=severity,
+        layer="",
+        value=ratio,
+        threshold=threshold,
+        message=(
+            f"The first loss is {loss:.3g}, {ratio:.3g} times that of the best output that ignores the input "
+            f"({constant:.3g}): training starts by unlearning. Make the outputs smaller, or for regression standardise "
+            "the targets or start the last bias at their mean."
+        ),
+        remedy="theta0 treat TARGET --with unit-variance",
+        source=MEASURED,
+    )
+
+
+def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
+    """As severe as a learning rate that it makes too high, and answered as what it follows from."""
+    severe = "learning-rate-too-high" in error_codes(others)
+    finding = with_branch_scale(finding, others, evidence)
+    return replace(finding, severity="error") if severe else finding
+
+
+RULE = Rule(
+    code="initial-loss",
+    judge=judge,
+    place=Place.FORWARD,
+    brings=frozenset({"degenerate-softmax", "learning-rate-too-high", "exploding-gradients"}),
+    remedies=("tied-scale", "head-scale", "branch-scale", "gain-guard", "type-defaults"),
+    revise=revise,
+    doc=RuleDoc(
+        meaning="Before it has seen any data the network is confidently wrong. The first steps are large and only undo "
+        "that; what they do to the weights on the way may not be undone.",
+        why="The outputs are too large: a last layer with large weights, an embedding used as the output weight, or "
+        "signals that have grown. In regression also targets far from zero.",
+        numbers=(
+            (
+                "first loss over the loss of the best predictor that ignores its input, or of equal probabilities "
+                "where that is larger",
+                f"cross-entropies {ERROR:g}; {WARNING:g}, squared and absolute errors {REGRESSION_ERROR:,.0f}; "
+                f"{REGRESSION_WARNING:g}",
+                "judgement: healthy classifiers start below 3; regressors whose targets vary little start at 60 and "
+                "train",
+            ),
+        ),
+        fix="nn.init.zeros_(model[-1].weight)",
+        command="`theta0 treat TARGET --with head-scale`",
+        ill="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+            nn.init.normal_(model[-1].weight, std=100)
+        """,
+        healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
+        ignore="Where a pretrained network meets new targets and you train with a warm-up.",
+        measured="The thresholds were loosened after false alarms on particular networks that train; they are fitted "
+        "to those.",
+    ),
+)

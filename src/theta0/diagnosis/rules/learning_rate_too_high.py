@@ -1,0 +1,153 @@
+"""A learning rate above what the curvature, or the size of the first step, allows."""
+
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from theta0.curvature.learning_rate import LearningRate
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import MEASURED, Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded
+
+ERROR, WARNING = 4.0, 1.25  # over the largest stable rate
+ADAPTIVE_WARNING = 2.5  # adaptive optimizers were seen to train well at 1.8 times the bound
+STEP_ERROR, STEP_WARNING = 2.0, 0.5  # of a weight's own norm
+BATCH_NORM_SLACK = 10.0
+# How far a lasting gradient takes each: heavy ball with β = 0.9 goes 1/(1-β) times as far. The steps of adaptive
+# optimizers do not depend on the gradient's size.
+_LASTING = {"sgd": 1.0, "momentum": 10.0}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """The rate given, where one is, over the largest stable one; where that says nothing, the length of a step."""
+    if evidence.rate is None:
+        return None
+    allowed = evidence.allowed_rate
+    found = None if allowed is None else _unstable(evidence.rate, allowed, _slack(evidence))
+    return found or (_first_step(evidence, evidence.rate) if evidence.finite else None)
+
+
+def _slack(evidence: Evidence) -> float:
+    """How many times as much is allowed with batch normalisation in training mode."""
+    # It makes the loss blind to the weights' scale; a rate too high makes them grow, which lowers it (Arora, Li & Lyu,
+    # 2019).
+    normalised = any(isinstance(m, _BatchNorm) and m.training for m in evidence.model.modules())
+    return BATCH_NORM_SLACK if normalised else 1.0
+
+
+def _unstable(rate: float, allowed: LearningRate, slack: float) -> Finding | None:
+    ratio = rate / allowed.bound
+    error, warning = slack * ERROR, slack * (WARNING if allowed.optimizer in _LASTING else ADAPTIVE_WARNING)
+    if not ratio > warning:
+        return None
+    severity, threshold = graded(ratio > error, error, warning)
+    return Finding(
+        code="learning-rate-too-high",
+        severity=severity,
+        layer="",
+        value=ratio,
+        threshold=threshold,
+        message=(
+            f"The learning rate {rate:g} is {ratio:.3g} times the largest at which {allowed.optimizer} is stable "
+            f"here ({allowed.bound:.3g}; largest curvature {allowed.top_eigenvalue:.3g}): the first steps "
+            f"overshoot. Train at about {allowed.value:.2g}, or warm up from there."
+        ),
+        remedy="theta0 rate TARGET --verify",
+        source=f"furusho2020thesis, section 2.4; Cohen et al. (2022) for Adam; {MEASURED}",
+    )
+
+
+def _first_step(evidence: Evidence, rate: float) -> Finding | None:
+    """The first step of gradient descent (ten times it with momentum) changes two weights by about their own size."""
+    # The curvature at the start says nothing of that: a squared error's does not depend on its targets, and their
+    # product is of higher order. Of one weight alone the outputs are linear, and a long step is as good as a short one
+    # while it is stable.
+    if evidence.optimizer not in _LASTING:
+        return None
+    moved = []
+    for name, p in evidence.model.named_parameters():
+        numbers = evidence.table.get(name, {})
+        size = numbers.get("value_rms", 0.0) * p.numel() ** 0.5
+        if p.requires_grad and p.dim() > 1 and size > 0:
+            moved.append((_LASTING[evidence.optimizer] * rate * numbers.get("gradient_norm", 0.0) / size, name))
+    moved.sort(reverse=True)
+    slack = _slack(evidence)
+    if len(moved) < 2 or not moved[1][0] > slack * STEP_WARNING:
+        return None
+    (_, first), (ratio, second) = moved[:2]
+    severity, threshold = graded(ratio > slack * STEP_ERROR, slack * STEP_ERROR, slack * STEP_WARNING)
+    return Finding(
+        code="learning-rate-too-high",
+        severity=severity,
+        layer=second,
+        value=ratio,
+        threshold=threshold,
+        message=(
+            f"At the rate {rate:g} the first steps change {first!r} and {second!r} by {ratio:.3g} times their own norm "
+            f"or more: what comes out is another network. For regression standardise the targets (the first loss is "
+            f"{evidence.network.get('loss', float('nan')):.3g}); else divide the rate by {ratio / 0.01:.2g}, or clip "
+            "the gradient's norm."
+        ),
+        remedy="theta0 rate TARGET --verify",
+        source=MEASURED,
+    )
+
+
+RULE = Rule(
+    code="learning-rate-too-high",
+    judge=judge,
+    place=Place.LEARNING_RATE,
+    fault="the learning rate",
+    doc=RuleDoc(
+        meaning="The first steps overshoot: the loss rises or becomes NaN, or the network that training continues with "
+        "has little to do with the start that was drawn.",
+        why="The loss is curved more strongly than the rate allows, or the first gradient is as large as the weights, "
+        "as with regression targets that were not standardised.",
+        numbers=(
+            (
+                "the rate over the largest stable one, λ of the Gauss-Newton matrix on the first batch",
+                f"{ERROR:g}; {WARNING:g} (SGD, momentum), {ADAPTIVE_WARNING:g} (adaptive); {BATCH_NORM_SLACK:g} times "
+                "as much with batch normalisation in training mode",
+                "above the bound the quadratic diverges; measured",
+            ),
+            (
+                "SGD and momentum: rate times gradient's norm (ten times that with momentum 0.9) over the weight's own "
+                "norm, for all but the one weight that moves most",
+                f"{STEP_ERROR:g}; {STEP_WARNING:g}, {BATCH_NORM_SLACK:g} times as much with batch normalisation",
+                "measured",
+            ),
+        ),
+        fix="""
+            import theta0
+
+            learning_rate = theta0.suggest_learning_rate(model, batches, loss).value
+        """,
+        command="`theta0 rate TARGET --verify`",
+        ill="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+            learning_rate = 100.0
+        """,
+        healthy="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+            learning_rate = 0.1
+        """,
+        ignore="Where the rate is reached by a warm-up, and the first steps are far below it.",
+        measured="""
+            **Over the bound.** Plain ResNets on digits, MNIST and a JPEG copy of CIFAR-10: 75 of 75 runs fell at 1.6
+            times 2/λ, 33 of 75 at 4 times (`theta0 reproduce furusho2020thesis fig17`, `fig22`). A transformer trained
+            well with Adam at 1.8 times. Batch normalisation in training mode makes the loss blind to the weights'
+            scale, so that a high rate lowers itself (Arora, Li & Lyu, 2019): a 30-layer network with it trained well
+            with Adam at 9 to 18 times.
+
+            **The length of the first step** is judged because the curvature at the start does not know a squared
+            error's targets: on unscaled ones descent diverges at a rate far below the bound. ReLU regressors (one and
+            three hidden layers, targets of 1 to 10,000, SGD at 1e-2 and 1e-3, 36 runs, one seed) all diverged from a
+            length of 0.3 on; those with three layers failed from 0.01 on, where a single step says nothing yet. Tanh
+            ones still learned at 0.4; at 1 the three-layer ones were left with half of the constant's loss. With
+            momentum the same happened at a tenth of these lengths. Healthy starts had 0.08 at most (0.3 with momentum
+            and batch normalisation). So the thresholds are late for deep ReLU networks.
+
+            The adaptive threshold, the slack for batch normalisation and the two error levels were set after looking at
+            networks that trained in spite of a first, stricter value; they have not been tried on networks that took no
+            part in setting them. An absolute error has no curvature but in its kinks; nothing is said of its rate.
+        """,
+    ),
+)

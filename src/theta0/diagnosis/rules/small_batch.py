@@ -1,0 +1,58 @@
+"""Batch normalisation that sees a handful of values per channel."""
+
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc
+
+SMALL = 4  # values per channel: the variance of so few is off by 80 %
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Few values per channel, in training mode."""
+    small = [norm for norm in evidence.inspection.norms if norm.training and norm.values <= SMALL]
+    if not small:
+        return None
+    least = min(small, key=lambda norm: norm.values)
+    return Finding(
+        code="small-batch",
+        severity="warning",
+        layer=small[0].layer,
+        value=float(least.values),
+        threshold=float(SMALL),
+        message=(
+            f"Batch normalisation {least.layer!r} takes its statistics from {least.values} values a channel, so they "
+            f"are off by about {(2 / (least.values - 1)) ** 0.5:.0%} from batch to batch. "
+            "Use larger batches, or GroupNorm, which does not look at other samples."
+        ),
+        remedy=f"torch.nn.GroupNorm(1, channels)  # in the place of {least.layer!r}",
+        source="standard deviation of a variance of n values, √(2/(n-1)); Wu & He (2018), Group Normalization",
+        layers=tuple(norm.layer for norm in small),
+    )
+
+
+RULE = Rule(
+    code="small-batch",
+    judge=judge,
+    place=Place.BATCH_SIZE,
+    fault="batch normalisation",
+    doc=RuleDoc(
+        meaning="The mean and the variance by which batch normalisation normalises are mostly noise, and the running "
+        "statistics used later are far from those of training.",
+        why="The batches are small, and the layer sees no positions beside the samples, as after pooling.",
+        numbers=(
+            (
+                "values per channel under batch normalisation in training mode",
+                f"{SMALL}: warning",
+                "Wu & He (2018); the variance of four values is off by 80 %",
+            ),
+        ),
+        fix="batches = [(inputs, targets)]",
+        command="No command changes your batches: make them larger in the target's `batches()`.",
+        ill="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+            batches = [(inputs[:4], targets[:4])]
+        """,
+        healthy="model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))",
+        ignore="Where you diagnose on smaller batches than you train on.",
+    ),
+)

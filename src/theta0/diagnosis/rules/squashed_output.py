@@ -1,0 +1,102 @@
+"""A last operation that confines the outputs to where the loss cannot become small."""
+
+import math
+
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc
+from theta0.measurements.attainable_loss import AttainableLoss
+
+GAP = 0.1  # of the best constant predictor's loss
+_LOSS_NAMES = {
+    "cross_entropy": "cross-entropy, which takes logits",
+    "bce": "binary cross-entropy with logits",
+    "nll": "nll_loss, which takes log-probabilities",
+    "difference": "the error against these targets",
+}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """The least loss within the outputs' interval; of several loss terms the one that is farthest from its minimum."""
+    ill = [r for r in evidence.inspection.reaches if r.gap > GAP or _rectified_logits(r) or _probabilities(r)]
+    if not ill:
+        return None
+    worst = max(ill, key=lambda found: found.gap if math.isfinite(found.gap) else 0.0)
+    severe = worst.gap > GAP and not (worst.interval.cosine or worst.interval.length) and worst.kind != "nll"
+    return Finding(
+        code="squashed-output",
+        severity="error" if severe else "warning",
+        layer="",
+        value=worst.gap if math.isfinite(worst.gap) else worst.interval.high,
+        threshold=GAP,
+        message=_message(worst),
+        remedy=_remedy(worst),
+        source="the least loss within the interval, in closed form; threshold: judgement",
+    )
+
+
+def _rectified_logits(found: AttainableLoss) -> bool:
+    """The loss could be reached, but a logit that is off has no gradient."""
+    return found.kind == "cross_entropy" and found.interval.by == "relu" and found.interval.low == 0
+
+
+def _probabilities(found: AttainableLoss) -> bool:
+    return found.kind == "nll" and found.interval.low >= 0
+
+
+def _message(found: AttainableLoss) -> str:
+    interval = found.interval
+    where = f"between {interval.low:.3g} and {interval.high:.3g}"
+    where = f"at {interval.low:.3g} or more" if interval.high == math.inf else where
+    where = f"at {interval.high:.3g} or less" if interval.low == -math.inf else where
+    start = f"The loss's input lies {where}, whatever is learned (last operation: {interval.by}): "
+    if _probabilities(found):
+        return start + "nll_loss takes log-probabilities. Use log_softmax instead."
+    if found.gap <= GAP:
+        return start + "a logit that is off has no gradient. Leave out that operation before the cross-entropy."
+    start += (
+        f"{_LOSS_NAMES[found.kind]} cannot fall below {found.best:.3g}, and the best constant output has "
+        f"{found.scale:.3g}. "
+    )
+    if interval.cosine or interval.length:
+        return start + "Multiply the inner products by a larger scale (1/0.07 is usual)."
+    if found.kind == "difference":
+        return start + f"Leave out {interval.by}, or scale the targets into its range."
+    return start + f"Leave out {interval.by}: the loss applies its own."
+
+
+def _remedy(found: AttainableLoss) -> str:
+    if found.interval.cosine or found.interval.length:
+        return "logits = logits / 0.07"
+    if found.kind == "difference":
+        return f"# remove {found.interval.by} after the last layer, or rescale the targets into its range"
+    return f"# remove {found.interval.by} after the last layer"
+
+
+RULE = Rule(
+    code="squashed-output",
+    judge=judge,
+    place=Place.OUTPUT,
+    fault="the output and the loss",
+    doc=RuleDoc(
+        meaning="The loss cannot become small, however long you train, because the last operation keeps the outputs "
+        "away from where its minimum is.",
+        why="Usually a softmax or a sigmoid stands before a loss that applies its own, or a tanh or ReLU before "
+        "targets that lie outside its range. Inner products of unit vectors lie between -1 and 1 and need a scale.",
+        numbers=(
+            (
+                "least loss within the interval to which the last operations (softmax, sigmoid, tanh, ReLU, clamp, "
+                "inner products of unit vectors …) confine the outputs, above the unconfined least, over the loss of "
+                "the best constant output",
+                f"{GAP:g}: error; warning for unit vectors, probabilities given to `nll_loss` and rectified logits",
+                "closed form; judgement",
+            ),
+        ),
+        fix="model = model[:-1]",
+        command="No command changes your model: remove the operation in the target's `model()`.",
+        ill="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3), nn.Softmax(1))",
+        healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
+        ignore="Where the loss need not become small, as where the targets are so noisy that the confined least is as "
+        "good as it gets.",
+    ),
+)
