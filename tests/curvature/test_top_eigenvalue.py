@@ -2,12 +2,12 @@
 
 import math
 
-import curvature_cases as dense
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+import curvature_cases as dense
 from theta0.curvature import top_eigenvalue
 
 DENSE = {"ggn": dense.ggn, "fisher": dense.ggn, "hessian": dense.hessian}

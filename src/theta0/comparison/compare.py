@@ -188,7 +188,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
         self.cost += cost
         with untouched(made.model):
             found = allowed_rate(made.model, trial.train, trial.loss, trial.optimizer)
-        if found is None or not (math.isfinite(found.value) and found.value > 0):
+        if found is None or found.value is None or not (math.isfinite(found.value) and found.value > 0):
             return probed, probed
         self.cost += found.cost
         return min(found.value, max(RATES)), probed
