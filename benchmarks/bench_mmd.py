@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from theta0._forward_conditions import twice_differentiable
+from theta0._state import twice_differentiable
 from theta0.initializers.mmd_loss import Weights, mmd_terms
 from theta0.measurements import simplex_discrepancy
 from theta0.measurements.degeneracy import degenerate_loss

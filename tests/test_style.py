@@ -48,13 +48,12 @@ def test_names_say_something(path):
 
 @each_file
 def test_nothing_in_the_library_draws_from_a_global_generator(path):
-    """Global generators are seeded only where `randomness_snapshot` puts the state back, and never drawn from."""
+    """Global generators are seeded only where `preserve_randomness` puts the state back, and never drawn from."""
     source = path.read_text()
     for call in ("np.random.rand", "random.random(", "random.shuffle("):
         assert call not in source
     if "random.seed(" in source:
-        assert "randomness_snapshot()" in source
-        assert "finally:\n        restore()" in source
+        assert "with preserve_randomness()" in source
 
 
 def test_the_table_of_contents_resolves():

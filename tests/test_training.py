@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from cases import case, flat, mlp
 from states import state_of
 from theta0._batches import materialised
+from theta0._state import snapshot
 from theta0._training import RATES, mean_loss, probe_rate, short_run, steps_from
-from theta0._untouched import snapshot
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, 0.05),

@@ -14,8 +14,10 @@ from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
 from theta0._models import device_of, outputs_of, unwrapped
-from theta0._untouched import randomness_snapshot
+from theta0._state import preserve_randomness
 from theta0._user_code import guarded
+
+_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,10 @@ def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
             f"batches: expected an iterable of (inputs, targets), got {type(batches).__name__}; "
             "pass a DataLoader or a list"
         )
-    restore = randomness_snapshot()
-    try:
+    with preserve_randomness():
         with own_generators(batches):
             items = guarded("batches:", lambda: list(islice(batches, max_batches)))
         found = [_batch(item, number, model) for number, item in enumerate(items)]
-    finally:
-        restore()
     if not found:
         raise ValueError(
             "batches: expected at least one batch, got none; is the data set empty, or a generator already used up?"
@@ -147,16 +146,13 @@ def ready(model: nn.Module, batch: Batch) -> nn.Module:
     """
     if not any(is_lazy(p) for p in [*model.parameters(), *model.buffers()]):
         return model
-    restore = randomness_snapshot()
-    try:
+    with preserve_randomness():
         lazy = [b for b in model.buffers() if isinstance(b, UninitializedBuffer)]
         # torch cannot copy an uninitialised buffer; the memo hands deepcopy a fresh one.
         blank = cast(Any, UninitializedBuffer)  # torch declares no arguments for it
         model = copy.deepcopy(model, {id(b): blank(device=b.device, dtype=b.dtype) for b in lazy})
         with torch.no_grad():
             outputs_or_told(model, batch)
-    finally:
-        restore()
     return model
 
 
@@ -264,3 +260,27 @@ def sliced(batch: Batch, samples: slice) -> Batch:
         targets=tree_map(cut, batch.targets),
         size=len(range(batch.size)[samples]),
     )
+
+
+def in_single_precision(model: nn.Module, batches: Sequence[Batch]) -> tuple[nn.Module, list[Batch]]:
+    """Half-precision networks are measured on a float32 copy: rounding at 1e-2 would hide the eigenvalue.
+
+    Returns:
+        The model and batches, or copies of them.
+    """
+    if not any(p.dtype in _HALF for p in model.parameters()):
+        return model, list(batches)
+    return copy.deepcopy(model).float(), cast_batches(batches, torch.float32)
+
+
+def cast_batches(batches: Sequence[Batch], dtype: torch.dtype) -> list[Batch]:
+    """Batches whose floating tensors have another precision.
+
+    Returns:
+        New batches.
+    """
+
+    def converted(leaf: Any) -> Any:
+        return leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+    return [replace(b, inputs=tree_map(converted, b.inputs), targets=tree_map(converted, b.targets)) for b in batches]

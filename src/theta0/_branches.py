@@ -14,7 +14,7 @@ from torch.utils import weak
 
 from theta0._batches import Batch, outputs_or_told
 from theta0._owners import Owners
-from theta0._untouched import untouched
+from theta0._state import preserve_state
 
 _ADDITIONS = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
 _PRODUCTS = {torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__rmul__, Tensor.__imul__}
@@ -176,7 +176,7 @@ def residual_stream(model: nn.Module, batch: Batch) -> ResidualStream:
     """
     owners = Owners(model)
     flow = _Flow(owners)
-    with untouched(model), torch.enable_grad():  # a forward pass may differentiate, as of a differential equation
+    with preserve_state(model), torch.enable_grad():  # a forward pass may differentiate, as of a differential equation
         handles = (
             module_hooks.register_module_forward_pre_hook(owners.enter),
             module_hooks.register_module_forward_hook(owners.leave, always_call=True),

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from theta0._untouched import untouched
+from theta0._state import preserve_state
 from theta0._version import __version__
 
 _FORMAT = "theta0 start"
@@ -99,7 +99,7 @@ def plain_tensors(model: nn.Module) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     computed: dict[str, Tensor] = {}
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         for path, module in model.named_modules():
             if parametrize.is_parametrized(module):
                 for part in module.parametrizations.modules():

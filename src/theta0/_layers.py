@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 
 from theta0._batches import Batch, outputs_or_told
 from theta0._calls import LinearCall, NonlinearityCall, watch
-from theta0._untouched import untouched
+from theta0._state import preserve_state
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ def layers(model: nn.Module, batch: Batch) -> list[Layer]:
     def follow(call: NonlinearityCall) -> None:
         followers.setdefault(call.after.owner.layer, call.name)
 
-    with untouched(model), torch.no_grad(), watch(model, calls.append, follow):
+    with preserve_state(model), torch.no_grad(), watch(model, calls.append, follow):
         outputs_or_told(model, batch)
     tied = tied_parameters(model)
     counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Short training runs from where a model stands; the caller wraps them in `untouched`."""
+"""Short training runs from where a model stands; the caller wraps them in `preserve_state`."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -57,3 +57,29 @@ def assignable(module: nn.Module, attribute: str) -> bool:
     entries: nn.ModuleDict = module.parametrizations  # type: ignore[assignment]
     chain: nn.ModuleList = entries[attribute]  # type: ignore[assignment]
     return all(hasattr(step, "right_inverse") for step in chain)
+
+
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters over which curvature is taken: those that require a gradient, each once.
+
+    Returns:
+        At least one.
+
+    Raises:
+        ValueError: if there is none, or they are sharded.
+    """
+    for name, parameter in model.named_parameters():
+        # By name: the class lives in a sub-package that not every build of torch has.
+        kinds = {kind.__name__ for kind in type(parameter).__mro__} | {type(parameter.data).__name__}
+        if kinds & {"DTensor", "FlatParameter"} or hasattr(parameter, "_sharded_size"):
+            raise ValueError(
+                f"{name}: expected a whole parameter, got one sharded over processes (FSDP); second derivatives need "
+                "whole tensors: measure the module before it is wrapped, or gather its state into a plain copy"
+            )
+    found = [p for p in model.parameters() if p.requires_grad]
+    if not found:
+        raise ValueError(
+            "model: expected a parameter that requires a gradient, got none; curvature is taken over the parameters "
+            "that are trained, so unfreeze some with requires_grad_(True)"
+        )
+    return found

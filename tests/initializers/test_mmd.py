@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from cases import case, normal
 from states import randomness, state_of
 from theta0._checkpoints import read_tensors, write_tensors
-from theta0._forward_conditions import twice_differentiable
+from theta0._state import twice_differentiable
 from theta0.initializers import Mmd, mmd_
 from theta0.initializers.mmd_loss import Weights, mmd_terms
 from theta0.measurements import neighbours

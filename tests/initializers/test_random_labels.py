@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from states import randomness, state_of
-from theta0._untouched import untouched
+from theta0._state import preserve_state
 from theta0.initializers import random_labels_
 
 
@@ -136,12 +136,12 @@ def test_an_interrupt_leaves_the_best_so_far_and_an_error_leaves_the_start():
 def test_an_interrupt_while_the_model_is_put_back_leaves_the_best_too(monkeypatch):
     @contextmanager
     def impatient(model):
-        with untouched(model):
+        with preserve_state(model):
             yield
         raise KeyboardInterrupt
 
     whole, cut = random_labels_(network(), BATCHES, steps=100, generator=0), network()
-    monkeypatch.setattr("theta0.initializers.random_labels.untouched", impatient)
+    monkeypatch.setattr("theta0.initializers.random_labels.preserve_state", impatient)
     with pytest.raises(KeyboardInterrupt):
         random_labels_(cut, BATCHES, steps=100, generator=0)
     assert all(torch.equal(a, b) for a, b in zip(values(whole), values(cut), strict=True))

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from cases import CASES, case, each_case, normal
 from states import randomness, state_of
 from theta0._batches import materialised, ready
-from theta0._forward_conditions import twice_differentiable
 from theta0._models import main_output, unwrapped
+from theta0._state import twice_differentiable
 from theta0.measurements import perturbed_outputs
 from theta0.measurements.gram_noise import gram_is_cheaper, gram_route
 from theta0.measurements.perturbation_noise import draw, noise_from

@@ -4,6 +4,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,8 +12,8 @@ from typing import Any, Literal
 from torch import nn
 
 from theta0._losses import Loss, checked
+from theta0._state import preserve_randomness, preserve_state
 from theta0._training import RATES, Run, checked_optimizer, probe_rate, short_run
-from theta0._untouched import randomness_snapshot, untouched
 from theta0.comparison.arguments import check_arguments
 from theta0.comparison.reading import read
 from theta0.comparison.results import Comparison, Entrant, Heat, Standing, all_diverged
@@ -77,7 +78,7 @@ def compare(
         ValueError: on a wrong argument or unusable data, or if no start can be made.
     """
     check_arguments(starts, rates, steps, seeds, budget_s)
-    began, restore_randomness = time.perf_counter(), randomness_snapshot()
+    began = time.perf_counter()
     first = Makers(model, (), checked(loss)).plain(0)
     found = read(batches, first, max_batches=max_batches)
     name = checked_optimizer(optimizer or "sgd")
@@ -87,7 +88,8 @@ def compare(
     race.automatic = isinstance(rates, str)
     race.deadline = math.inf if budget_s is None else began + budget_s
     own = [learning_rate] if learning_rate is not None else []
-    try:
+    with preserve_randomness(), ExitStack() as afterwards:
+        afterwards.callback(makers.restore)
         entrants = [race.entrant(start, rates, own) for start in dict.fromkeys(starts)]
         if all(entrant.reason for entrant in entrants):
             raise ValueError("starts: " + "; ".join(f"{e.start}: {e.reason}" for e in entrants))
@@ -97,9 +99,6 @@ def compare(
         reasons = all_diverged(race.heats, standings) | race.unmade
         entrants = [replace(entrant, reason=reasons.get(entrant.start, entrant.reason)) for entrant in entrants]
         drawn = not isinstance(model, nn.Module) and digest(makers.plain(0)) != digest(makers.plain(1))
-    finally:
-        makers.restore()
-        restore_randomness()
     ranked = tuple(sorted(standings, key=lambda standing: (-len(standing.runs), _rank(standing.mean))))
     seconds = time.perf_counter() - began
     return Comparison(ranked, tuple(entrants), tuple(race.heats), name, steps, drawn, complete, race.cost, seconds)
@@ -186,7 +185,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
             made.model, trial.train[:4], trial.loss, optimizer=trial.optimizer, restore=made.state
         )
         self.cost += cost
-        with untouched(made.model):
+        with preserve_state(made.model):
             found = measured_rate(made.model, trial.train, trial.loss, trial.optimizer)
         if found is None or not (math.isfinite(found.value) and found.value > 0):
             return probed, probed

@@ -11,7 +11,7 @@ from torch import nn
 from theta0._batches import Batch, initialised
 from theta0._losses import Loss
 from theta0._randomness import Randomness
-from theta0._untouched import randomness_snapshot, snapshot
+from theta0._state import preserve_randomness, snapshot
 from theta0.treatment.remedies import REMEDIES, Remedy
 from theta0.treatment.searches import cost_of
 
@@ -79,12 +79,9 @@ class Makers:  # a class because starts that were made are kept until the race i
         if isinstance(self.source, nn.Module):
             self.restore()
             return initialised(self.source)
-        restore = randomness_snapshot()
-        try:
+        with preserve_randomness():
             torch.manual_seed(seed)
             model = self.source()
-        finally:
-            restore()
         if not isinstance(model, nn.Module):
             raise ValueError(f"model: expected a module or a function that returns one, got {type(model).__name__}")
         return initialised(model)

@@ -10,13 +10,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from theta0._batches import Batch, materialised, ready, sliced
-from theta0._forward_conditions import in_single_precision, trained_parameters
+from theta0._batches import Batch, in_single_precision, materialised, ready, sliced
 from theta0._losses import Loss, checked, loss_of
 from theta0._models import unwrapped
 from theta0._randomness import Randomness
-from theta0._untouched import snapshot, untouched
+from theta0._state import preserve_state, snapshot
 from theta0._user_code import UserCodeError
+from theta0._weights import trained_parameters
 from theta0.curvature.problem import Matrix, flat
 from theta0.curvature.stability import ADAPTIVE, Settings, checked_settings, largest_rate, start_share, stepper
 from theta0.curvature.top_eigenvalue import Certificate, TopEigenvalue, top_eigenvalue
@@ -206,7 +206,7 @@ def _inverse_preconditioner(
     parts = [sliced(b, slice(i * s, (i + 1) * s)) for b, s in zip(data, sizes, strict=True) for i in range(cuts)]
     parameters = trained_parameters(model)
     squares = []
-    with untouched(model), torch.enable_grad():
+    with preserve_state(model), torch.enable_grad():
         if cuts > 1 and not _takes(model, parts[0], loss):
             parts, cuts = list(data), 1
         for part in parts:
@@ -239,7 +239,7 @@ def _checked_by_training(
     """Halve the rate while a few steps at it raise the mean loss."""
     if steps <= 0:
         return rate, 0
-    with untouched(model):
+    with preserve_state(model):
         restore = snapshot(model)
         before = _mean_loss(model, data, loss)
         for halvings in range(_HALVINGS + 1):

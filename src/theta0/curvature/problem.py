@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theta0._batches import Batch
-from theta0._forward_conditions import repeatable
 from theta0._losses import Loss, loss_of
+from theta0._state import deterministic
 
 Matrix = Literal["ggn", "fisher", "hessian"]
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class Problem:
         Raises:
             ValueError: if the loss is not finite.
         """
-        with repeatable(self.model, self.seed + batch.number):
+        with deterministic(self.model, self.seed + batch.number):
             value, outputs = loss_of(self.model, batch, self.loss)
         if not torch.isfinite(value):
             raise ValueError(

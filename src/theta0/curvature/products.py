@@ -15,8 +15,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theta0._batches import Batch
-from theta0._forward_conditions import trained_parameters, twice_differentiable
 from theta0._losses import Loss
+from theta0._state import twice_differentiable
+from theta0._weights import trained_parameters
 from theta0.curvature.gauss_newton import gauss_newton
 from theta0.curvature.hessian import hessian
 from theta0.curvature.loss_curvature import closed_form

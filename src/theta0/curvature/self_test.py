@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theta0._batches import Batch
-from theta0._forward_conditions import cast, trained_parameters, twice_differentiable
+from theta0._batches import Batch, cast_batches
+from theta0._state import twice_differentiable
+from theta0._weights import trained_parameters
 from theta0.curvature.loss_curvature import LossCurvature, Outputs, loss_curvature
 from theta0.curvature.problem import Curvature, Problem, flat, split
 
@@ -86,7 +87,7 @@ def _by_differences(problem: Problem, direction: Float[Tensor, " n"]) -> float:
     copied = replace(
         problem,
         model=model,
-        batches=cast(problem.batches, torch.float64),
+        batches=cast_batches(problem.batches, torch.float64),
         parameters=trained_parameters(model),
         inverse=None,
     )

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theta0._batches import materialised, ready
-from theta0._forward_conditions import in_single_precision
+from theta0._batches import in_single_precision, materialised, ready
 from theta0._losses import Loss, checked
 from theta0._models import unwrapped
 from theta0._randomness import Randomness, streams

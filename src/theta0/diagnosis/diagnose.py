@@ -12,8 +12,8 @@ from theta0._batches import Batch, materialised, ready
 from theta0._losses import Loss, checked, loss_of, name_of
 from theta0._models import unwrapped
 from theta0._records import Table, by_layer
+from theta0._state import preserve_state
 from theta0._training import checked_optimizer, steps_from
-from theta0._untouched import untouched
 from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.backward import (
     backward_findings,
@@ -154,7 +154,7 @@ def _still_zero(
     model: nn.Module, batch: Batch, loss: Loss, names: Sequence[str], optimizer: str, rate: float
 ) -> list[str]:
     """Those parameters whose gradient is zero after probe steps as well."""
-    with untouched(model), torch.enable_grad():
+    with preserve_state(model), torch.enable_grad():
         steps_from(model, [batch], loss, optimizer=optimizer, rate=rate, steps=_PROBE_STEPS)
         named = dict(model.named_parameters())
         value, _ = loss_of(model, batch, loss)

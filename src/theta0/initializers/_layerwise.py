@@ -17,7 +17,7 @@ from theta0._layers import Layer, geometry, layers
 from theta0._models import outputs_of
 from theta0._moments import Moments, merged
 from theta0._randomness import Randomness, streams
-from theta0._untouched import randomness_snapshot, snapshot
+from theta0._state import preserve_buffers, transaction
 from theta0._weights import assignable
 
 _SWEEPS = 10
@@ -93,18 +93,8 @@ def _within(layer: str, skip: frozenset[str]) -> bool:
 @contextmanager
 def all_or_nothing(model: nn.Module) -> Iterator[None]:
     """Within the block weights may change; buffers and random state come back, and if it fails the weights too."""
-    restore, restore_randomness = snapshot(model), randomness_snapshot()
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
+    with transaction(model), preserve_buffers(model):
         yield
-    except BaseException:
-        restore()
-        raise
-    finally:
-        restore_randomness()
-    with torch.no_grad():
-        for buffer, value in buffers:
-            buffer.copy_(value)
 
 
 def swept(

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from theta0._batches import Batch, endless, initialised, materialised, outputs_or_told
-from theta0._forward_conditions import steady, trained_parameters, twice_differentiable
 from theta0._models import main_output
 from theta0._randomness import Randomness, streams
 from theta0._ranks import from_first, ranks, summed
+from theta0._state import steady, twice_differentiable
+from theta0._weights import trained_parameters
 from theta0.initializers.mmd_checkpoint import (
     WINDOW,
     Progress,

@@ -13,10 +13,10 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from theta0._batches import Batch, endless, initialised, materialised, outputs_or_told
-from theta0._forward_conditions import trained_parameters
 from theta0._models import main_output
 from theta0._randomness import Randomness, streams
-from theta0._untouched import untouched
+from theta0._state import preserve_state
+from theta0._weights import trained_parameters
 from theta0.initializers.mmd import NOT_TRAINABLE
 from theta0.initializers.mmd_checkpoint import WINDOW, long_enough
 
@@ -111,7 +111,7 @@ def random_labels_(
     state = _State(_values(tensors))
     interrupt: KeyboardInterrupt | None = None
     try:
-        with untouched(inner):
+        with preserve_state(inner):
             _train(inner, batches, state, tensors, steps, learning_rate, streams(generator), progress)
     except KeyboardInterrupt as caught:
         interrupt = caught

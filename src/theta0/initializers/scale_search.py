@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from theta0._batches import Batch, held_out, initialised, materialised, outputs_or_told
-from theta0._forward_conditions import in_single_precision
+from theta0._batches import Batch, held_out, in_single_precision, initialised, materialised, outputs_or_told
 from theta0._losses import Loss, checked
 from theta0._randomness import Randomness, streams
+from theta0._state import functorch_safe
 from theta0._user_code import UserCodeError
 from theta0.initializers.scale_results import (
     NothingBetterError,
@@ -26,7 +26,6 @@ from theta0.initializers.scale_results import (
 from theta0.initializers.scale_steps import Steps, stepped
 from theta0.initializers.scaled_network import ScaledNetwork, scaled_network
 from theta0.measurements.outputs import Pass, output_records
-from theta0.measurements.sample_losses import repeatable
 
 _JUDGED = 4  # most training batches on which starting norm and candidates are measured
 _MARGIN = 0.95  # of the cap, within which the search stays: the norm on held-out batches differs a little
@@ -77,7 +76,7 @@ def search_scales_(
     train, verify = held_out(found)
     stream = streams(generator)
     seed = int(torch.randint(2**31, (), generator=stream(f"{objective.method} search")))
-    with repeatable(searched):  # puts the model back, also when interrupted
+    with functorch_safe(searched):  # puts the model back, also when interrupted
         network = scaled_network(searched, loss, train[0], seed)
         result = _searched(network, train, verify, _Search(objective, settings, stream))
     if report is not None:

@@ -9,9 +9,10 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from theta0._batches import Batch
-from theta0._forward_conditions import repeatable, trained_parameters
 from theta0._losses import Loss, loss_of
 from theta0._ranks import averaged, ranks, summed
+from theta0._state import deterministic
+from theta0._weights import trained_parameters
 from theta0.curvature.problem import differentiated, require_sound_graph
 
 SECOND = 2.0  # gradients' worth of work that differentiating a gradient adds: two passes for each of its own
@@ -23,7 +24,7 @@ class ScaledNetwork:
     """θ = s ∘ θ₀, one scale s for each tensor that is trained and not zero.
 
     The scaled values are written into the parameters themselves, so that tied tensors share a scale, bare ones have
-    one, and what a parametrization computes follows; whoever searches puts the model back (`untouched`).
+    one, and what a parametrization computes follows; whoever searches puts the model back (`preserve_state`).
 
     Attributes:
         model: the network.
@@ -54,7 +55,7 @@ class ScaledNetwork:
         Raises:
             ValueError: if it is not finite, or does not depend on a parameter.
         """
-        with repeatable(self.model, self.seed + batch.number):
+        with deterministic(self.model, self.seed + batch.number):
             value = loss_of(self.model, batch, self.loss)[0]
         if not torch.isfinite(value):
             raise ValueError(

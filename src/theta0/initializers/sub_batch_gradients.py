@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from theta0._batches import Batch, sliced
-from theta0._forward_conditions import repeatable
 from theta0._losses import applied, loss_of
 from theta0._models import main_output
 from theta0._ranks import averaged, summed
+from theta0._state import deterministic
 from theta0.curvature.problem import differentiated
 from theta0.initializers.scaled_network import Gradients, ScaledNetwork, norm_of
 
@@ -172,7 +172,7 @@ def _local_piece_losses(
     seen: list[tuple[list[Tensor], Any]] = []
     for piece in pieces:
         part = sliced(batch, piece)
-        with repeatable(network.model, network.seed + batch.number):
+        with deterministic(network.model, network.seed + batch.number):
             value, outputs = loss_of(network.model, part, network.loss)
         leaves, form = tree_flatten(_for_loss(network, outputs, batch))
         if not all(isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == part.size for leaf in leaves):

@@ -14,7 +14,7 @@ from theta0._calls import LinearCall, watch
 from theta0._layers import geometry
 from theta0._models import unwrapped
 from theta0._records import Record
-from theta0._untouched import untouched
+from theta0._state import preserve_state
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
             new = _sums(call)
             sums[call.layer] = new if call.layer not in sums else sums[call.layer].plus(new)
 
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         for batch in found:
             with watch(model, seen):  # one for each pass: it counts the calls
                 outputs_or_told(model, batch)

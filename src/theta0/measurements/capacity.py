@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from theta0._batches import Batch, materialised, outputs_or_told, ready
-from theta0._forward_conditions import no_dropout
+from theta0._dropout_off import no_dropout
 from theta0._losses import Loss
 from theta0._models import main_output, unwrapped
 from theta0._records import Record
-from theta0._untouched import untouched
+from theta0._state import preserve_state
 from theta0.measurements.lipschitz import lipschitz_bounds
 
 _MOST_OUTPUTS = 64  # rows of a Jacobian that are computed; fewer rows keep the lower bound a lower bound
@@ -64,7 +64,7 @@ def lipschitz_lower_bound(model: nn.Module, batches: Iterable[Any], *, max_batch
     model = unwrapped(model)
     read = materialised(batches, model, max_batches=max_batches)
     model = ready(model, read[0])
-    with untouched(model), torch.enable_grad(), no_dropout():
+    with preserve_state(model), torch.enable_grad(), no_dropout():
         model.eval()
         return max(_largest_slope(model, batch) for batch in read)
 

@@ -11,6 +11,7 @@ from theta0._batches import Batch, materialised, outputs_or_told, ready
 from theta0._losses import Loss, checked
 from theta0._models import unwrapped
 from theta0._records import Record
+from theta0._state import functorch_safe
 from theta0.measurements.gradient_alignment import (
     GradientGram,
     fisher_eigenvalues,
@@ -23,7 +24,6 @@ from theta0.measurements.gradient_alignment import (
 from theta0.measurements.gram_passes import BatchPass, batch_pass, fallback_gram, parameter_gram, passes_cost
 from theta0.measurements.gram_products import Route
 from theta0.measurements.outputs import Pass, output_records
-from theta0.measurements.sample_losses import repeatable
 from theta0.measurements.sub_batches import sub_batch_gram
 
 _SHARE = 16  # the workspace holds this fraction of all per-sample gradients
@@ -84,7 +84,7 @@ def gradient_gram(
     samples = sum(batch.size for batch in found)
     if samples < 2:
         raise ValueError(f"batches: expected at least two samples to compare, got {samples}; pass a larger batch")
-    with repeatable(model):
+    with functorch_safe(model):
         if sub_batches is not None:
             return sub_batch_gram(model, found, loss, sub_batches, overlap, parameters)
         return _sample_gram(model, found, loss, samples, parameters)
@@ -136,7 +136,7 @@ def gradients(
 
 
 def _outputs(model: nn.Module, batches: list[Batch]) -> list[Record]:
-    with repeatable(model), torch.no_grad():
+    with functorch_safe(model), torch.no_grad():
         passes = [Pass(batch, outputs_or_told(model, batch), None) for batch in batches]
         return [record for record in output_records(passes, None) if record.quantity.startswith("output_")]
 

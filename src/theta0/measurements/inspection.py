@@ -16,7 +16,7 @@ from theta0._batches import Batch, outputs_or_told
 from theta0._calls import LinearCall, watch
 from theta0._losses import Loss, applied, loss_of
 from theta0._moments import moments
-from theta0._untouched import untouched
+from theta0._state import preserve_state
 from theta0.measurements.reach import Interval, Reach, interval_of, reach
 
 _LOSSES: Mapping[Any, str] = {
@@ -109,7 +109,7 @@ def inspection(model: nn.Module, batch: Batch, loss: Loss) -> Inspection:
         What was seen.
     """
     seen = Inspection()
-    with untouched(model), torch.enable_grad():
+    with preserve_state(model), torch.enable_grad():
         mode = _Inspect(model, seen)
         with watch(model, mode.linear), mode:
             if loss is None:

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from theta0._batches import Batch, materialised, ready
 from theta0._calls import NonlinearityCall, watch
-from theta0._forward_conditions import steady, twice_differentiable
 from theta0._models import outputs_of, unwrapped
 from theta0._nonlinearities import slope
 from theta0._randomness import Randomness, streams
 from theta0._records import Record
+from theta0._state import steady, twice_differentiable
 from theta0.measurements.degeneracy import constant_share, degenerate_loss, degenerate_share
 from theta0.measurements.output_jacobian import jacobian_norms
 from theta0.measurements.perturbation_noise import perturbation_seeds

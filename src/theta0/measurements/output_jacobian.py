@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from theta0._calls import LinearCall, watch
-from theta0._forward_conditions import steady
 from theta0._models import main_output, outputs_of
+from theta0._state import steady
 from theta0.measurements.sample_owners import sample_owners, squares_by_sample
 
 INPUT = "(input)"

@@ -10,9 +10,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from theta0._forward_conditions import steady, twice_differentiable
 from theta0._models import called, main_output, outputs_of, outputs_with
 from theta0._randomness import Randomness, streams
+from theta0._state import steady, twice_differentiable
 from theta0.measurements.perturbation_noise import Noise, deviations_of, draw, noise_from, perturbation_seeds
 from theta0.measurements.perturbed_calls import PerturbedCalls, Preference
 from theta0.measurements.perturbed_layers import Layout, UnsupportedCall, layouts_of, split_axis

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,7 +14,6 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from theta0._batches import Batch, sliced
-from theta0._forward_conditions import no_dropout, twice_differentiable
 from theta0._losses import Loss, loss_of
 from theta0._models import main_output, outputs_of
 
@@ -26,22 +24,6 @@ _SUMMED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bce": partial(F.binary_cross_entropy_with_logits, reduction="sum"),
 }
 _CHUNK = 32  # samples differentiated at a time under vmap
-
-
-@contextmanager
-def repeatable(model: nn.Module) -> Iterator[None]:
-    """Within the block a forward pass gives the same each time; afterwards the model is as it was.
-
-    Dropout is off (modules, functionals, attention, recurrent layers); attention runs on the kernel written in plain
-    operations, which every transform differentiates; compiled regions run eagerly. Modes are otherwise as found.
-    """
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with twice_differentiable(model), no_dropout():
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 @dataclass(frozen=True, eq=False)

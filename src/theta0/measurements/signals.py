@@ -18,7 +18,7 @@ from theta0._models import unwrapped
 from theta0._moments import Moments, merged, moments, pooled
 from theta0._nonlinearities import is_bounded, is_saturated, slope
 from theta0._records import Record
-from theta0._untouched import untouched
+from theta0._state import preserve_state
 from theta0.measurements.outputs import Pass, output_records
 from theta0.measurements.parameters import gradient_agreement, norm, parameter_records
 from theta0.measurements.time_steps import Steps, observe_steps
@@ -96,7 +96,7 @@ def signals_of(model: nn.Module, batches: list[Batch], loss: Loss) -> list[Recor
     passes: list[Pass] = []
     model = ready(model, batches[0])
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    with untouched(model), torch.enable_grad():
+    with preserve_state(model), torch.enable_grad():
         for batch in batches:
             for place in places.values():
                 place.steps.leaves.clear()

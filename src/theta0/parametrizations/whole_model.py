@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 from theta0._batches import initialised
-from theta0._untouched import randomness_snapshot, snapshot
+from theta0._state import transaction
 from theta0.parametrizations._torch_classes import own_class_, read_weights_when_called_
 from theta0.parametrizations._units import fan_in, hooked_weight_names, transposed_groups, weight_names
 from theta0.parametrizations.centered_weight_norm import CenteredDirection, centered_weight_norm
@@ -84,18 +84,12 @@ def parametrize_(
         why = "; ".join(f"{name}: {reason}" for name, reason in skipped.items()) or "it has no such layer"
         raise ValueError(f"model: expected a weight that {method!r} can take, got none ({why})")
     before = [module._parameters[name] for _, module, name in chosen]
-    restore, restore_randomness = snapshot(inner), randomness_snapshot()
-    try:
+    with transaction(inner):
         torch.manual_seed(0)  # spectral norm draws the start of its power iteration
         _register(chosen, method)
         _warn_of_optimizers(inner, before)
         if report is not None:
             report(Parametrized(method, tuple(_full(*weight) for weight in chosen), skipped))
-    except BaseException:
-        restore()
-        raise
-    finally:
-        restore_randomness()
     return model
 
 
@@ -114,19 +108,14 @@ def remove_(model: nn.Module) -> nn.Module:
         The model.
     """
     inner = initialised(model)
-    restore = snapshot(inner)
     before = list(inner.parameters())
-    try:
+    with transaction(inner):
         plain: dict[int, tuple[nn.Parameter, Tensor, Any]] = {}  # by what made the weight, which tied owners share
         for _, module, name in _removable(inner):
             _make_plain(module, name, plain)
-        with torch.no_grad():
-            for parameter, value, _ in plain.values():
-                parameter.copy_(value)
+        for parameter, value, _ in plain.values():
+            parameter.copy_(value)
         _warn_of_optimizers(inner, before)
-    except BaseException:
-        restore()
-        raise
     return model
 
 
@@ -146,8 +135,7 @@ def _make_plain(module: nn.Module, name: str, plain: dict[int, tuple[nn.Paramete
     for part in made:
         part.training = False  # spectral norm moves with every reading while it trains
     trained = any(parameter.requires_grad for parameter in made.parameters(recurse=False))
-    with torch.no_grad():
-        value = getattr(module, name).clone()
+    value = getattr(module, name).clone()
     own_class_(module)
     parametrize.remove_parametrizations(module, name)
     if id(made) in plain:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theta0._models import main_output
-from theta0._untouched import untouched
+from theta0._state import preserve_state
 from theta0._user_code import guarded
 
 Window = Literal["none", "hann"]
@@ -183,7 +183,7 @@ def _values(f: Callable[..., Any], points: Tensor, batch_size: int | None) -> Fl
         raise ValueError(f"batch_size: expected at least 1 or None, got {batch_size}")
     if isinstance(f, nn.Module):
         network = f
-        with untouched(network):
+        with preserve_state(network):
             network.eval()
             where = (
                 f"f, given coordinates as inputs [n, {points.shape[1]}] (for others: lambda t: f(segment(a, b)(t))),"

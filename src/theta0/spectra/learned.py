@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 from theta0._batches import Batch, materialised, outputs_or_told, ready, sliced
 from theta0._losses import Loss, checked
 from theta0._models import main_output, unwrapped
+from theta0._state import preserve_state, snapshot
 from theta0._training import probe_rate, steps_from
-from theta0._untouched import snapshot, untouched
 from theta0.spectra.amplitudes import Spectrum, Window, fourier_amplitude
 
 Penalty = Callable[[nn.Module], Tensor]
@@ -91,7 +91,7 @@ def spectrum_change(
     ends = [_sample(read, number) for number in between]
     _require_blendable(*ends)
     measured, losses = {}, {}
-    with untouched(model):
+    with preserve_state(model):
         restore = snapshot(model)
         start = _along(model, ends, points, window)
         if learning_rate is None:

@@ -9,7 +9,8 @@ from torch import nn
 from theta0._batches import initialised, materialised
 from theta0._branches import branch_endings
 from theta0._randomness import Randomness
-from theta0.treatment.writing import InapplicableError, Report, scaled_in_place, transaction
+from theta0._state import transaction
+from theta0.treatment.writing import InapplicableError, Report, scaled_in_place
 
 
 def branch_scale_(

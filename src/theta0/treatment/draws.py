@@ -12,9 +12,9 @@ from theta0._batches import Batch, initialised, materialised
 from theta0._layers import Layer, layers
 from theta0._losses import Loss, loss_of
 from theta0._randomness import Randomness, streams
+from theta0._state import preserve_state, transaction
 from theta0._training import steps_from
-from theta0._untouched import untouched
-from theta0.treatment.writing import InapplicableError, Report, normal, owned, transaction, uniform, written
+from theta0.treatment.writing import InapplicableError, Report, normal, owned, uniform, written
 
 _GARBAGE = 1e10  # no draw gives such numbers
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -161,7 +161,7 @@ def still_zero(model: nn.Module, batch: Batch, loss: Loss, names: Collection[str
     Returns:
         Their names, in order.
     """
-    with untouched(model), torch.enable_grad():
+    with preserve_state(model), torch.enable_grad():
         steps_from(model, [batch], loss, optimizer="sgd", rate=0.01, steps=_PROBE_STEPS)
         named = dict(model.named_parameters())
         value, _ = loss_of(model, batch, loss)

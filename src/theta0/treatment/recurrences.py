@@ -10,8 +10,8 @@ from torch.nn import init
 from theta0._batches import Batch, initialised, materialised, outputs_or_told
 from theta0._calls import LinearCall, watch
 from theta0._randomness import Randomness, streams
-from theta0._untouched import untouched
-from theta0.treatment.writing import InapplicableError, Report, owned, transaction, written
+from theta0._state import preserve_state, transaction
+from theta0.treatment.writing import InapplicableError, Report, owned, written
 
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _GATES = {4: (1, 0), 3: (1, None)}  # gates: place of the one that keeps the state, of the one that lets in
@@ -128,7 +128,7 @@ def _spans(model: nn.Module, batch: Batch) -> dict[int, int]:
     def count(module: nn.Module, inputs: Any) -> None:
         spans[id(module)] = spans.get(id(module), 0) + 1
 
-    with untouched(model), torch.no_grad(), watch(model, see):
+    with preserve_state(model), torch.no_grad(), watch(model, see):
         for module in model.modules():
             if isinstance(module, nn.RNNCellBase):
                 module.register_forward_pre_hook(count)

@@ -11,7 +11,7 @@ from theta0._batches import initialised, materialised
 from theta0._layers import Layer, layers
 from theta0._models import unwrapped
 from theta0._randomness import Randomness
-from theta0._untouched import snapshot
+from theta0._state import transaction
 from theta0.diagnosis.results import Diagnosis
 from theta0.initializers.unit_variance import unit_variance_
 from theta0.parametrizations.linearly_constrained import linearly_constrained
@@ -20,7 +20,7 @@ from theta0.treatment.draws import redraw_, type_defaults_, wake_
 from theta0.treatment.recurrences import long_memory_, recurrent_
 from theta0.treatment.scales import gain_guard_, head_scale_, tied_scale_
 from theta0.treatment.searches import SEARCHES
-from theta0.treatment.writing import InapplicableError, Report, transaction, written
+from theta0.treatment.writing import InapplicableError, Report, written
 
 Remedy = Callable[..., nn.Module]
 
@@ -78,8 +78,7 @@ def lcw_(
     """
     inner = initialised(model)
     found = materialised(batches, inner)
-    restore = snapshot(inner)
-    try:
+    with transaction(inner):
         constrained, plain = constrainable(layers(inner, found[0]))
         if not constrained:
             why = "; ".join(f"layer {path!r}: {reason}" for path, reason in plain.items()) or "there is no such layer"
@@ -89,9 +88,6 @@ def lcw_(
         for layer in constrained:
             linearly_constrained(layer.module, layer.attribute)
         unit_variance_(inner, found, skip=silent_layers(inner))
-    except BaseException:
-        restore()
-        raise
     if report is not None:
         report(plain)
     return model

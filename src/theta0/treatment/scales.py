@@ -13,9 +13,9 @@ from theta0._batches import Batch, initialised, materialised
 from theta0._layers import layers
 from theta0._losses import Loss
 from theta0._randomness import Randomness
+from theta0._state import preserve_state, transaction
 from theta0._training import mean_loss
-from theta0._untouched import untouched
-from theta0.treatment.writing import InapplicableError, Report, owned, scaled_in_place, transaction
+from theta0.treatment.writing import InapplicableError, Report, owned, scaled_in_place
 
 _HALVINGS = 16
 _NEAR = 1.05  # of the least first loss
@@ -177,7 +177,7 @@ def _halved(model: nn.Module, found: Sequence[Batch], loss: Loss, scalers: Seque
         InapplicableError: if the model has nothing that it mends.
     """
     reached = [_loss(model, found, loss)]
-    with untouched(model):
+    with preserve_state(model):
         for _ in range(_HALVINGS):
             for scale in scalers:
                 scale(0.5)
@@ -192,5 +192,5 @@ def _halved(model: nn.Module, found: Sequence[Batch], loss: Loss, scalers: Seque
 
 
 def _loss(model: nn.Module, found: Sequence[Batch], loss: Loss) -> float:
-    with untouched(model):
+    with preserve_state(model):
         return mean_loss(model, found, loss)

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from theta0._batches import Batch, initialised, materialised
 from theta0._losses import Loss, name_of
 from theta0._randomness import Randomness
+from theta0._state import transaction
 from theta0.initializers.gradinit import gradinit_
 from theta0.initializers.metainit import metainit_
 from theta0.initializers.mmd import mmd_
 from theta0.initializers.nio import nio_
 from theta0.initializers.random_labels import random_labels_
-from theta0.treatment.writing import InapplicableError, transaction
+from theta0.treatment.writing import InapplicableError
 
 Search = Callable[..., nn.Module]
 STEPS = 300  # of mmd and random-labels; lee2023mmd, section 4, makes five epochs of MNIST: 9,375

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from theta0._batches import initialised
 from theta0._checkpoints import plain_tensors, read_start, write_start
-from theta0._untouched import snapshot
+from theta0._state import transaction
 from theta0.parametrizations.linearly_constrained import is_linearly_constrained, linearly_constrained
 
 
@@ -60,12 +60,8 @@ def load_start_(model: nn.Module, path: str | Path) -> nn.Module:
             f"{path}: expected the tensors of this model; missing {missing[:3]}, unknown {extra[:3]}, "
             f"of another shape {wrong[:3]}; build the model as it was when the start was saved"
         )
-    restore = snapshot(inner)
-    try:
+    with transaction(inner):
         _fill(inner, tensors, json.loads(metadata["lcw"]))
-    except BaseException:
-        restore()
-        raise
     return model
 
 

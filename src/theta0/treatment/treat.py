@@ -10,8 +10,8 @@ from torch import nn
 from theta0._batches import Batch, initialised, materialised
 from theta0._losses import Loss, checked, loss_of
 from theta0._randomness import Randomness
+from theta0._state import preserve_randomness, preserve_state, snapshot
 from theta0._training import Run, checked_optimizer
-from theta0._untouched import randomness_snapshot, snapshot, untouched
 from theta0._user_code import UserCodeError
 from theta0.diagnosis.results import Diagnosis
 from theta0.initializers.scale_results import NothingBetterError
@@ -179,18 +179,18 @@ def treat(
         _require_parts_go_through(inner, trial.rest[0], found[0], loss)
     stream = torch.initial_seed() if generator is None else generator
     search = _Search(inner, trial, stream, progress or (lambda text: None))
-    keep, restore_randomness = search.restore, randomness_snapshot()
-    try:
-        treatment, keep = _searched(search, with_)
-    finally:
-        keep()
-        restore_randomness()
+    keep = search.restore
+    with preserve_randomness():
+        try:
+            treatment, keep = _searched(search, with_)
+        finally:
+            keep()
     return treatment
 
 
 def _require_parts_go_through(model: nn.Module, part: Batch, whole: Batch, loss: Loss) -> None:
     """A single batch is split for verification, which a graph or a mask of the whole batch's size does not survive."""
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         loss_of(model, whole, loss)
         try:
             loss_of(model, part, loss)

@@ -12,8 +12,8 @@ from torch import nn
 from theta0._batches import Batch, held_out
 from theta0._losses import Loss
 from theta0._randomness import streams
+from theta0._state import snapshot
 from theta0._training import Run, probe_rate, short_run
-from theta0._untouched import snapshot
 from theta0.diagnosis.diagnose import diagnosis_of
 from theta0.diagnosis.results import Diagnosis
 

@@ -1,36 +1,16 @@
 """How remedies write: all or nothing, through parametrizations, each tensor once, half precision drawn in float32."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
-
-from theta0._untouched import randomness_snapshot, snapshot
 
 Report = Callable[[Mapping[str, str]], None]
 
 
 class InapplicableError(ValueError):
     """A model has nothing of the kind that a remedy mends."""
-
-
-@contextmanager
-def transaction(model: nn.Module) -> Iterator[None]:
-    """Changes within the block stay, unless it raises: then the model is bit for bit as before.
-
-    The random state is as before in any case.
-    """
-    restore, restore_randomness = snapshot(model), randomness_snapshot()
-    try:
-        with torch.no_grad():
-            yield
-    except BaseException:
-        restore()
-        raise
-    finally:
-        restore_randomness()
 
 
 def written(module: nn.Module, attribute: str, value: Tensor) -> None:
