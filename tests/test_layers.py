@@ -6,8 +6,9 @@ from torch import nn
 
 from cases import case, each_case
 from theta0._batches import materialised, ready
-from theta0._layers import layers, tied_parameters
+from theta0._layers import layers
 from theta0._models import unwrapped
+from theta0._weights import tied_parameters
 
 
 def found_in(c):

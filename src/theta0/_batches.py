@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
+from theta0._errors import guarded
 from theta0._models import device_of, outputs_of, unwrapped
 from theta0._state import preserve_randomness
-from theta0._user_code import guarded
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -46,9 +46,6 @@ def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
         batches: a DataLoader or re-iterable of `(inputs, targets)`, of dicts, or of bare inputs.
         model: gives the device and, for floating inputs, the dtype.
         max_batches: how many are read; None reads all.
-
-    Returns:
-        At least one batch.
 
     Raises:
         ValueError: if there is no batch, an empty one, or a value in one that is not finite.
@@ -113,9 +110,6 @@ def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
 
     The last quarter of the batches (at least one) is held out, or the last quarter of the samples of a single batch.
 
-    Returns:
-        Training batches and held-out batches.
-
     Raises:
         ValueError: if there is a single batch with fewer than two samples, or one that cannot be split by samples.
     """
@@ -130,11 +124,7 @@ def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
 
 
 def outputs_or_told(model: nn.Module, batch: Batch) -> Any:
-    """As `outputs_of`, on a batch; what the user's model raises becomes a `ValueError` of one sentence.
-
-    Returns:
-        What the model returns.
-    """
+    """As `outputs_of`, on a batch; what the user's model raises becomes a `ValueError` of one sentence."""
     return guarded(f"batch {batch.number}: the model's forward", lambda: outputs_of(model, batch.inputs))
 
 
@@ -243,42 +233,35 @@ def _require_finite(part: Any, where: str) -> None:
             )
 
 
-def sliced(batch: Batch, samples: slice) -> Batch:
-    """Some samples of a batch: what has the batch's length is cut, everything else stays whole.
+def sliced(batch: Batch, samples: slice | Tensor) -> Batch:
+    """Some samples of a batch, by a slice or their numbers; what has not the batch's length stays whole.
 
     Returns:
-        A batch of views.
+        A batch of views where a slice is given.
     """
 
     def cut(leaf: Any) -> Any:
-        whole = isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch.size
-        return leaf[samples] if whole else leaf
+        if not (isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch.size):
+            return leaf
+        return leaf[samples if isinstance(samples, slice) else samples.to(leaf.device)]
 
     return replace(
         batch,
         inputs=tree_map(cut, batch.inputs),
         targets=tree_map(cut, batch.targets),
-        size=len(range(batch.size)[samples]),
+        size=len(range(batch.size)[samples] if isinstance(samples, slice) else samples),
     )
 
 
 def in_single_precision(model: nn.Module, batches: Sequence[Batch]) -> tuple[nn.Module, list[Batch]]:
-    """Half-precision networks are measured on a float32 copy: rounding at 1e-2 would hide the eigenvalue.
-
-    Returns:
-        The model and batches, or copies of them.
-    """
+    """Half-precision networks are measured on a float32 copy: rounding at 1e-2 would hide the eigenvalue."""
     if not any(p.dtype in _HALF for p in model.parameters()):
         return model, list(batches)
     return copy.deepcopy(model).float(), cast_batches(batches, torch.float32)
 
 
 def cast_batches(batches: Sequence[Batch], dtype: torch.dtype) -> list[Batch]:
-    """Batches whose floating tensors have another precision.
-
-    Returns:
-        New batches.
-    """
+    """Batches whose floating tensors have another precision."""
 
     def converted(leaf: Any) -> Any:
         return leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf

@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 from theta0._batches import Batch, outputs_or_told
 from theta0._calls import LinearCall, NonlinearityCall, watch
 from theta0._state import preserve_state
+from theta0._weights import tied_parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,18 +68,6 @@ def layers(model: nn.Module, batch: Batch) -> list[Layer]:
         counts[call.owner.layer] = counts.get(call.owner.layer, 0) + 1
     first = {call.owner.layer: call for call in reversed(calls)}
     return [_layer(first[path], counts[path], followers.get(path), tied, model) for path in counts]
-
-
-def tied_parameters(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Parameters that stand under several names.
-
-    Returns:
-        For each such name, all the names of its tensor.
-    """
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return {name: tuple(group) for group in names.values() if len(group) > 1 for name in group}
 
 
 def fan_in(call: LinearCall) -> int:

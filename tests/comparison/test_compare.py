@@ -18,6 +18,7 @@ from theta0.comparison import STARTS, compare, winning_start_
 from theta0.comparison.store import Store, digest, run_from_dict, run_to_dict
 from theta0.parametrizations import is_linearly_constrained
 from theta0.treatment import REMEDIES
+from theta0.treatment.results import Applied
 from theta0.treatment.searches import SEARCHES
 from theta0.treatment.trials import Run, fresh_order
 
@@ -165,10 +166,10 @@ def test_a_start_that_cannot_be_made_is_told_and_the_others_are_raced():
         compare(mlp(), flat(), "cross_entropy", **SHORT | {"starts": ["recurrent"]})
 
 
-def moody(model, batches, loss=None, *, generator=None, report=None):
+def moody(model, batches, loss=None, *, generator=None):
     if generator == 1:
         raise ValueError("not today")
-    return model
+    return Applied()
 
 
 def test_a_start_that_cannot_be_made_for_one_seed_is_told_and_the_race_goes_on(monkeypatch):
@@ -210,9 +211,9 @@ def test_searched_starts_are_raced_and_tell_their_cost(monkeypatch):
 
 
 def test_the_time_for_making_a_start_counts_against_the_budget(monkeypatch):
-    def slow(model, batches, loss=None, *, generator=None, report=None):
+    def slow(model, batches, loss=None, *, generator=None):
         time.sleep(1.0)
-        return model
+        return Applied()
 
     monkeypatch.setitem(STARTS, "slow", slow)
     options = {"starts": ["slow"], "rates": [0.1], "steps": 1, "seeds": 3}

@@ -20,13 +20,15 @@ from theta0.initializers import (
     ScaleSearch,
     apply_recipe_,
     gradinit_,
+    initialize,
     load_recipe,
     metainit_,
     nio_,
     recipe_of,
     save_recipe,
 )
-from theta0.initializers.scale_steps import Steps, stepped
+from theta0.initializers.scale_search import _stepped as stepped
+from theta0.initializers.scale_search import _Walk as Walk
 from theta0.measurements import gradcosine, gradient_gram, gradient_norms
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "curvature"))
@@ -45,12 +47,12 @@ def problem(name: str, samples: int = 256):
 
 
 def searched(method, model, batches, loss, **options) -> tuple[ScaleSearch, str]:
-    found: list[ScaleSearch] = []
+    name = method.__name__.removesuffix("_")
     try:
-        assert method(model, batches, loss, report=found.append, **options) is model
+        found = initialize(name, model, batches, loss, **options)
     except ValueError as error:
-        return found[0] if found else None, str(error)
-    return found[0], ""
+        return None, str(error)
+    return found, "" if found.kept else found.refusal
 
 
 def aligned(model, batches, loss) -> tuple[float, float]:
@@ -341,14 +343,14 @@ def test_batch_normalisation_uses_batch_statistics_and_dropout_is_off():
 
 
 def test_steps_that_alternate_and_cancel_halve_the_rate():
-    steps = Steps(torch.ones(3, dtype=torch.float64), 0.1, 0.01)
+    steps = Walk(torch.ones(3, dtype=torch.float64), 0.1, 0.01)
     slope = torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
     for number in range(16):
         constrained = number % 2 == 1
         steps = stepped(steps, -slope if constrained else slope, constrained)
     assert (steps.stalls, steps.rate) == (1, 0.05)
     assert steps.scales.tolist() == pytest.approx([1, 1, 1], abs=0.05)
-    straight = Steps(torch.ones(3, dtype=torch.float64), 0.1, 0.01)
+    straight = Walk(torch.ones(3, dtype=torch.float64), 0.1, 0.01)
     for _ in range(40):
         straight = stepped(straight, slope, False)
     assert straight.stalls == 0
@@ -357,7 +359,7 @@ def test_steps_that_alternate_and_cancel_halve_the_rate():
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.booleans()), min_size=1, max_size=40), st.floats(1e-3, 0.9))
 def test_no_step_moves_a_scale_further_than_its_rate_nor_over_its_bounds(path, rate):
-    steps = Steps(torch.ones(1, dtype=torch.float64), rate, 0.01)
+    steps = Walk(torch.ones(1, dtype=torch.float64), rate, 0.01)
     for slope, constrained in path:
         new = stepped(steps, torch.tensor([slope], dtype=torch.float64), constrained)
         assert abs(float((new.scales / steps.scales).log())) <= steps.rate * (1 + 1e-9)

@@ -10,8 +10,7 @@ from theta0._batches import materialised, ready
 from theta0._models import main_output, unwrapped
 from theta0._state import twice_differentiable
 from theta0.measurements import perturbed_outputs
-from theta0.measurements.gram_noise import gram_is_cheaper, gram_route
-from theta0.measurements.perturbation_noise import draw, noise_from
+from theta0.measurements.perturbation_noise import draw, gram_is_cheaper, gram_route, noise_from
 from theta0.measurements.perturbed_calls import PerturbedCalls
 from theta0.measurements.perturbed_outputs import neighbourhood, sampled
 

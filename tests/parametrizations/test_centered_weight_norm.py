@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 
-from theta0.parametrizations import PARAMETRIZATIONS, centered_weight_norm, check, relative_sums
+from theta0.parametrizations import centered_weight_norm, check, relative_sums
 
 
 @each_kind
@@ -107,7 +107,3 @@ def test_errors_change_nothing(make, message):
         centered_weight_norm(layer)
     assert type(layer) is kind
     assert all(layer.state_dict(keep_vars=True)[key] is value for key, value in state.items())
-
-
-def test_the_catalogue_names_it():
-    assert PARAMETRIZATIONS["cwn"] is centered_weight_norm

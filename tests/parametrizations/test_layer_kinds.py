@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils import parametrize
 
-from theta0.parametrizations import check, linearly_constrained, parametrize_, relative_sums, remove_
+from theta0.parametrizations import check, linearly_constrained, parametrize_, relative_sums, remove_, reparametrize
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 METHODS = ["lcw", "cwn", "weight-norm", "spectral-norm"]
@@ -66,9 +66,8 @@ def test_whole_layer_and_back(kind, method):
     torch.manual_seed(0)
     layer = kind.make().double().eval()
     state, classes = list(layer.state_dict()), [type(m) for m in layer.modules()]
-    done = []
-    assert parametrize_(layer, method, report=done.append) is layer
-    assert set(done[0].weights) == set(kind.weights)
+    done = reparametrize(layer, method)
+    assert set(done.weights) == set(kind.weights)
     before = call(layer, inputs_of(kind))
     assert remove_(layer) is layer
     assert (call(layer, inputs_of(kind)) - before).abs().max() < 1e-12

@@ -14,10 +14,9 @@ from torch import nn
 from theta0._losses import Loss, checked
 from theta0._state import preserve_randomness, preserve_state
 from theta0._training import RATES, Run, checked_optimizer, probe_rate, short_run
-from theta0.comparison.arguments import check_arguments
 from theta0.comparison.reading import read
 from theta0.comparison.results import Comparison, Entrant, Heat, Standing, all_diverged
-from theta0.comparison.starts import Factory, Made, Makers, UnmadeError
+from theta0.comparison.starts import STARTS, Factory, Made, Makers, UnmadeError
 from theta0.comparison.store import Store, digest, loss_name, run_from_dict, run_to_dict
 from theta0.diagnosis.rates import measured_rate
 from theta0.treatment.trials import Trial, fresh_order, trial_of
@@ -77,7 +76,7 @@ def compare(
     Raises:
         ValueError: on a wrong argument or unusable data, or if no start can be made.
     """
-    check_arguments(starts, rates, steps, seeds, budget_s)
+    _check_arguments(starts, rates, steps, seeds, budget_s)
     began = time.perf_counter()
     first = Makers(model, (), checked(loss)).plain(0)
     found = read(batches, first, max_batches=max_batches)
@@ -130,6 +129,25 @@ def winning_start_(
     trial = trial_of(data, loss, optimizer=found.optimizer, rate=None, steps=found.steps)
     made = Makers(model, trial.rest, loss).make(winner.start, seed)
     return made.model
+
+
+def _check_arguments(starts: Sequence[str], rates: Any, steps: int, seeds: int, budget_s: float | None) -> None:
+    """Refuse what cannot be raced.
+
+    Raises:
+        ValueError: on an unknown start, a rate that is not positive, no step, no seed or no time.
+    """
+    unknown = [start for start in starts if start not in STARTS]
+    if unknown or not starts:
+        raise ValueError(f"starts: expected names out of {', '.join(STARTS)}, got {', '.join(unknown) or 'none'}")
+    fair = isinstance(rates, Sequence) and len(rates) > 0 and all(isinstance(r, (int, float)) and r > 0 for r in rates)
+    if rates != "auto" and not (fair and all(math.isfinite(rate) for rate in rates)):
+        raise ValueError(f"rates: expected 'auto' or positive numbers, got {rates!r}")
+    for name, value in (("steps", steps), ("seeds", seeds)):
+        if value < 1:
+            raise ValueError(f"{name}: expected at least 1, got {value}")
+    if budget_s is not None and not budget_s > 0:
+        raise ValueError(f"budget_s: expected a positive number of seconds, got {budget_s}")
 
 
 class _Race:  # a class because heats and finals share store, clock and costs

@@ -37,9 +37,6 @@ def read(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None) -
         batches: as for `materialised`.
         model: likewise.
         max_batches: likewise.
-
-    Returns:
-        At least one batch.
     """
     with seeded(batches):
         return materialised(batches, model, max_batches=max_batches)

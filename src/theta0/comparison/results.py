@@ -108,21 +108,13 @@ class Comparison:
         return self.standings[0] if self.standings else None
 
     def to_dict(self) -> dict[str, float]:
-        """Means, spreads and rates by start.
-
-        Returns:
-            The dictionary that an experiment tracker logs.
-        """
+        """Means, spreads and rates by start."""
         quantities = ("mean", "spread", "rate")
         return {f"{s.start}/{quantity}": getattr(s, quantity) for s in self.standings for quantity in quantities}
 
 
 def all_diverged(heats: Sequence[Heat], standings: Sequence[Standing]) -> dict[str, str]:
-    """The starts of which no run came to its end, whatever the rate.
-
-    Returns:
-        What the leaderboard says of them, by name.
-    """
+    """The starts of which no run came to its end, whatever the rate."""
     told = {}
     for standing in standings:
         own = [heat for heat in heats if heat.start == standing.start]

@@ -50,22 +50,14 @@ class Store:  # a class because the file and what was read of it belong together
 
 
 def run_to_dict(run: Run) -> dict[str, Any]:
-    """A run as JSON knows it: losses that are not finite are null.
-
-    Returns:
-        The dictionary.
-    """
+    """A run as JSON knows it: losses that are not finite are null."""
     found = asdict(run)
     numbers = {name: _told(found[name]) for name in ("held_out", "held_out_start")}
     return found | numbers | {"losses": [_told(value) for value in run.losses]}
 
 
 def run_from_dict(found: dict[str, Any]) -> Run:
-    """The run again; null becomes infinity.
-
-    Returns:
-        The run.
-    """
+    """The run again; null becomes infinity."""
     numbers = {name: _read(found[name]) for name in ("held_out", "held_out_start")}
     return Run(**{**found, **numbers, "losses": tuple(_read(value) for value in found["losses"])})
 
@@ -85,11 +77,7 @@ def digest(*parts: Any) -> str:
 
 
 def loss_name(loss: Loss) -> str:
-    """A loss's name: its own, or where it is defined.
-
-    Returns:
-        The name.
-    """
+    """A loss's name: its own, or where it is defined."""
     if loss is None or isinstance(loss, str):
         return str(loss)
     return f"{getattr(loss, '__module__', '')}.{getattr(loss, '__qualname__', type(loss).__qualname__)}"

@@ -40,14 +40,6 @@ def self_test(curvature: Curvature, problem: Problem, generator: torch.Generator
     dᵀAd is compared, for the Hessian, with the difference along d of the gradients' components along d, and otherwise
     with (Jd)ᵀ H (Jd), where Jd is a difference of outputs. Both are taken on a float64 copy of the network.
 
-    Args:
-        curvature: the products, within their block.
-        problem: of what.
-        generator: draws the vectors.
-
-    Returns:
-        Both errors.
-
     Raises:
         ValueError: if either is too large, or the network cannot be copied.
     """

@@ -1,7 +1,7 @@
-"""A network with one scale for each parameter tensor, and derivatives of its gradients with respect to the scales."""
+"""A network with one scale for each parameter tensor, its derivatives by the scales, and what a search asks of it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,19 @@ from theta0.curvature.problem import differentiated, require_sound_graph
 
 SECOND = 2.0  # gradients' worth of work that differentiating a gradient adds: two passes for each of its own
 Gradients = list[Tensor]  # of every trained parameter, in the order of `parameters`
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good a start is.
+
+    Attributes:
+        objective: what was searched for, as the result's `objective` names it.
+        gradient_norm: what the cap bounds.
+    """
+
+    objective: float
+    gradient_norm: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,9 +138,6 @@ def scaled_network(model: nn.Module, loss: Loss, batch: Batch, seed: int = 0) ->
         batch: to look at.
         seed: of what the forward pass draws.
 
-    Returns:
-        The scaled network, all scales one.
-
     Raises:
         ValueError: if there is no tensor to scale, or the gradient is zero, not finite, or cannot be differentiated.
     """
@@ -157,9 +167,44 @@ def norm_of(gradients: Sequence[Tensor], order: int = 2) -> float:
     Args:
         gradients: the tensors.
         order: 1 or 2.
-
-    Returns:
-        The norm.
     """
     norms = torch.stack([torch.linalg.vector_norm(g.detach(), order, dtype=torch.float64) for g in gradients])
     return float(torch.linalg.vector_norm(norms, order))
+
+
+@dataclass(frozen=True, eq=False)
+class Slope:
+    """What an objective says of one batch at the present scales.
+
+    Attributes:
+        quality: objective and norm.
+        constrained: whether `derivative` is the norm's, because it exceeds the cap.
+        derivative: over the tensors that have a scale, of what is to be descended.
+        cost: in gradients of the batch.
+    """
+
+    quality: Quality
+    constrained: bool
+    derivative: list[Tensor]
+    cost: float
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """What a search is for.
+
+    Attributes:
+        method: its name.
+        quantity: what `Quality.objective` is, in words.
+        higher: whether more of it is better.
+        slope: `(network, batch, cap)` to the slope.
+        quality: `(network, batch)` to the quality.
+        quality_cost: in gradients of the batch.
+    """
+
+    method: str
+    quantity: str
+    higher: bool
+    slope: Callable[[ScaledNetwork, Batch, float], Slope]
+    quality: Callable[[ScaledNetwork, Batch], Quality]
+    quality_cost: float

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from theta0._batches import Batch, materialised, outputs_or_told, ready
 from theta0._dropout_off import no_dropout
 from theta0._losses import Loss
-from theta0._models import main_output, unwrapped
+from theta0._models import main_output, unwrapped, without_labels
 from theta0._records import Record
 from theta0._state import preserve_state
 from theta0.measurements.lipschitz import lipschitz_bounds
@@ -40,7 +40,7 @@ def capacity(
     model = unwrapped(model)
     read = materialised(batches, model, max_batches=max_batches)
     measured = ready(model, read[0])
-    bounds = lipschitz_bounds(measured, _floating(read[0]))
+    bounds = lipschitz_bounds(measured, without_labels(read[0].inputs))
     lower = lipschitz_lower_bound(measured, read, max_batches=None)
     uppers = {name: getattr(bounds, name) for name in ("spectral", "frobenius", "l1", "path")}
     whole = [Record("", f"lipschitz_{name}", value) for name, value in {"lower": lower, **uppers}.items()]
@@ -117,12 +117,6 @@ def generalization_gap(
             f"delta {delta}, rademacher {rademacher}, loss_lipschitz {loss_lipschitz}, loss_bound {loss_bound}"
         )
     return 2 * loss_lipschitz * rademacher + 4 * loss_bound * math.sqrt(2 * math.log(4 / delta) / samples)
-
-
-def _floating(batch: Batch) -> Any:
-    if isinstance(batch.inputs, dict):
-        return {key: value for key, value in batch.inputs.items() if key != "labels"}
-    return batch.inputs
 
 
 def _largest_slope(model: nn.Module, batch: Batch) -> float:

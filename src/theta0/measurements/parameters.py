@@ -20,9 +20,6 @@ def parameter_records(model: nn.Module, gradients: Mapping[str, Tensor]) -> list
     Args:
         model: the model.
         gradients: of the mean loss, by name.
-
-    Returns:
-        The records.
     """
     records: list[Record] = []
     for name, parameter in model.named_parameters():
@@ -69,11 +66,7 @@ def gradient_agreement(squares: Sequence[float], mean_square: float) -> list[Rec
 
 
 def norm(gradient: Tensor) -> float:
-    """The Euclidean norm, in float64: squares of gradients that have vanished underflow in float32.
-
-    Returns:
-        The norm.
-    """
+    """The Euclidean norm, in float64: squares of gradients that have vanished underflow in float32."""
     return float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
 
 
@@ -82,10 +75,6 @@ def identical_share(weight: Tensor, gradient: Tensor) -> float:
 
     With the same gradient such units stay copies of each other for ever: the network is narrower than it looks. Equal
     rows with different gradients part at the first step.
-
-    Args:
-        weight: units along the first axis.
-        gradient: of the same shape.
 
     Returns:
         The share; 0 for vectors, whose entries are no units.

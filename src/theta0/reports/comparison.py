@@ -18,11 +18,7 @@ _ON_SCREEN = 8  # of these, so that a row has 80 columns
 
 
 def comparison_verdict(found: Comparison) -> str:
-    """A race in one sentence: who won, and by how much against the default start.
-
-    Returns:
-        The sentence, without the target's name.
-    """
+    """A race in one sentence: who won, and by how much against the default start."""
     winner = found.winner
     if winner is None or not math.isfinite(winner.mean):
         return "No start trained: every run diverged or the time ran out."
@@ -89,11 +85,7 @@ def comparison_report(found: Comparison, *, target: str) -> RenderableType:
 
 
 def notes(found: Comparison) -> str:
-    """What the numbers rest on.
-
-    Returns:
-        Two or three sentences.
-    """
+    """What the numbers rest on."""
     seeds = "weights, data orders and noise" if found.drawn else "data orders and noise, not weights"
     text = f"Spread: standard deviation over seeds, which draw {seeds}. Held-out batches took no part in the choice of "
     text += f"rates ({counted(len(found.heats), 'heat')}). Cost {number(found.cost)} gradients, {found.seconds:.0f} s."

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from theta0._errors import guarded
 from theta0._models import main_output
 from theta0._state import preserve_state
-from theta0._user_code import guarded
 
 Window = Literal["none", "hann"]
 Normalization = Literal["amplitude", "unit", "none"]
@@ -33,11 +33,7 @@ class Spectrum:
     normalization: Normalization = "amplitude"
 
     def at(self, frequency: float | int) -> Float[Tensor, "*outputs"]:
-        """The amplitudes at the frequency of the grid that is nearest.
-
-        Returns:
-            One number per output.
-        """
+        """The amplitudes at the frequency of the grid that is nearest."""
         return self.amplitudes[..., int((self.frequencies - frequency).abs().argmin())]
 
 

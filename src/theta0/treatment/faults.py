@@ -31,11 +31,6 @@ def elsewhere(diagnosis: Diagnosis, model: nn.Module, batch: Batch) -> tuple[str
     is wrong, since it may be too high for this start alone. Units that are dead at the output are the output's, units
     dead at off-centre data the data's.
 
-    Args:
-        diagnosis: of the start as given.
-        model: the model, left as it is.
-        batch: one batch.
-
     Returns:
         Whose fault, what is wrong, and the line to change; None where the start may be at fault.
     """
