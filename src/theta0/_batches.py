@@ -37,7 +37,7 @@ class Batch:
     number: int = 0
 
 
-def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None = 4) -> list[Batch]:
+def load_batches(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None = 4) -> list[Batch]:
     """Read a data source once, so that every measurement sees the same data.
 
     The source's random state (global generators and a DataLoader's own) is left as it was.
@@ -74,7 +74,7 @@ def endless(
     A DataLoader's own generator is put back when the iterator is closed; torch's global one is the caller's to restore.
 
     Args:
-        batches: as for `materialised`.
+        batches: as for `load_batches`.
         model: likewise.
         seeds: the seed of torch's global generator and of a DataLoader's own, from the number of the pass.
         skip: how many batches to pass over first.
@@ -123,12 +123,12 @@ def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
     return [sliced(batch, slice(0, kept))], [sliced(batch, slice(kept, batch.size))]
 
 
-def outputs_or_told(model: nn.Module, batch: Batch) -> Any:
+def checked_forward(model: nn.Module, batch: Batch) -> Any:
     """As `outputs_of`, on a batch; what the user's model raises becomes a `ValueError` of one sentence."""
     return guarded(f"batch {batch.number}: the model's forward", lambda: outputs_of(model, batch.inputs))
 
 
-def ready(model: nn.Module, batch: Batch) -> nn.Module:
+def with_shapes(model: nn.Module, batch: Batch) -> nn.Module:
     """A model whose lazy parameters have shapes; the user's own stays lazy.
 
     Returns:
@@ -142,7 +142,7 @@ def ready(model: nn.Module, batch: Batch) -> nn.Module:
         blank = cast(Any, UninitializedBuffer)  # torch declares no arguments for it
         model = copy.deepcopy(model, {id(b): blank(device=b.device, dtype=b.dtype) for b in lazy})
         with torch.no_grad():
-            outputs_or_told(model, batch)
+            checked_forward(model, batch)
     return model
 
 

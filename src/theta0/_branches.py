@@ -12,7 +12,7 @@ from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils import weak
 
-from theta0._batches import Batch, outputs_or_told
+from theta0._batches import Batch, checked_forward
 from theta0._owners import Owners
 from theta0._state import preserve_state
 
@@ -183,7 +183,7 @@ def residual_stream(model: nn.Module, batch: Batch) -> ResidualStream:
         )
         try:
             with flow:
-                outputs_or_told(model, batch)
+                checked_forward(model, batch)
         finally:
             for handle in handles:
                 handle.remove()

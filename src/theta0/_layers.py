@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from theta0._batches import Batch, outputs_or_told
+from theta0._batches import Batch, checked_forward
 from theta0._calls import LinearCall, NonlinearityCall, watch
 from theta0._state import preserve_state
 from theta0._weights import tied_parameters
@@ -61,7 +61,7 @@ def layers(model: nn.Module, batch: Batch) -> list[Layer]:
         followers.setdefault(call.after.owner.layer, call.name)
 
     with preserve_state(model), torch.no_grad(), watch(model, calls.append, follow):
-        outputs_or_told(model, batch)
+        checked_forward(model, batch)
     tied = tied_parameters(model)
     counts: dict[str, int] = {}
     for call in calls:

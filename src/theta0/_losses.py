@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import Batch, outputs_or_told
+from theta0._batches import Batch, checked_forward
 from theta0._errors import guarded
 from theta0._models import main_output, without_labels
 
@@ -74,7 +74,7 @@ def loss_of(model: nn.Module, batch: Batch, loss: Loss) -> tuple[Tensor, Any]:
         ValueError: if the model or the loss raises, or the loss is no scalar.
     """
     inputs = batch.inputs if loss is None else without_labels(batch.inputs)
-    outputs = outputs_or_told(model, replace(batch, inputs=inputs))
+    outputs = checked_forward(model, replace(batch, inputs=inputs))
     value = applied(loss, outputs, batch)
     return value, outputs
 

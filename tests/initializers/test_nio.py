@@ -14,7 +14,7 @@ from torch import nn
 
 from cases import CASES, case, flat
 from states import randomness, state_of
-from theta0._batches import held_out, materialised
+from theta0._batches import held_out, load_batches
 from theta0._models import unwrapped
 from theta0.initializers import (
     ScaleSearch,
@@ -59,7 +59,7 @@ def aligned(model, batches, loss) -> tuple[float, float]:
     """GradCosine and the largest norm on held-out batches, by the Gram matrix."""
     grams = [
         gradient_gram(model, [b], loss, sub_batches=2, overlap=0.6)
-        for b in held_out(materialised(batches, model, max_batches=None))[1]
+        for b in held_out(load_batches(batches, model, max_batches=None))[1]
     ]
     return sum(map(gradcosine, grams)) / len(grams), sum(float(gradient_norms(g).max()) for g in grams) / len(grams)
 
@@ -323,8 +323,8 @@ def test_an_end_of_the_way_that_is_not_finite_leaves_a_shorter_way():
     # What comes after the steps: three candidates on four batches, then two held-out batches, two sub-batches each.
     searching, calls = calls - 2 * (3 * 4 + 2), 0
     result, _ = searched(nio_, model, batches, loss, steps=12, generator=0)
-    assert counted.travel == plain.travel == 1.0
-    assert result.travel == 0.5
+    assert counted.interpolation == plain.interpolation == 1.0
+    assert result.interpolation == 0.5
 
 
 def test_batch_normalisation_uses_batch_statistics_and_dropout_is_off():
@@ -371,6 +371,6 @@ def test_the_compatibility_mode_takes_adams_plain_steps():
     model, batches, loss = problem("mlp")
     result, _ = searched(nio_, model, batches, loss, steps=1, compatibility="research", learning_rate=0.05)
     moved = [abs(scale - 1) for scale in result.scales.values()]
-    assert result.travel in (0.0, 0.25, 0.5, 1.0)
+    assert result.interpolation in (0.0, 0.25, 0.5, 1.0)
     assert all(move == pytest.approx(0, abs=0.06) for move in moved)
     assert result.stalls == 0

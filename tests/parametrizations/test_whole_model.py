@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 import theta0
 from cases import CASES
 from states import state_of
-from theta0._batches import materialised
+from theta0._batches import load_batches
 from theta0._models import main_output, outputs_of, unwrapped
 from theta0.measurements import activation_shift
 from theta0.parametrizations import check, is_linearly_constrained, parametrize_, remove_, reparametrize, whole_model
@@ -99,7 +99,7 @@ def test_every_network_of_the_suite_there_and_back(name):
     model = c.model()
     inner = unwrapped(model)
     inner.eval()
-    batch = materialised(c.batches(), inner, max_batches=1)[0]
+    batch = load_batches(c.batches(), inner, max_batches=1)[0]
     keys = list(inner.state_dict())
     already = [m for m in inner.modules() if parametrize.is_parametrized(m)]
     try:

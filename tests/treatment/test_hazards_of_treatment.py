@@ -9,7 +9,7 @@ from torch.nn.utils import parametrize
 from cases import normal
 from states import state_of
 from theta0 import diagnose
-from theta0._batches import materialised
+from theta0._batches import load_batches
 from theta0._errors import InapplicableError
 from theta0._layers import layers
 from theta0._weights import assign_weight
@@ -136,7 +136,7 @@ def test_a_weight_that_cannot_be_assigned_is_told_and_the_factors_are_no_layer(t
     assert state_of(model) == before
     seen = {r.layer for r in diagnose(model, learnable(), "cross_entropy").records if "/" not in r.layer}
     assert "4" in seen
-    assert not [r for r in layers(model, materialised(learnable(), model)[0]) if "parametrizations" in r.path]
+    assert not [r for r in layers(model, load_batches(learnable(), model)[0]) if "parametrizations" in r.path]
     saved = save_start(shrunken(), tmp_path / "start.safetensors")
     with pytest.raises(ValueError, match="does not follow an assignment"):
         load_start_(model, saved)

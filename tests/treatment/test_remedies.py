@@ -10,7 +10,7 @@ from torch.nn.utils import parametrizations
 
 from cases import CASES, normal
 from states import randomness, state_of
-from theta0._batches import materialised
+from theta0._batches import load_batches
 from theta0._branches import branch_endings
 from theta0._errors import InapplicableError
 from theta0._models import unwrapped
@@ -78,7 +78,7 @@ def test_branches_are_found_by_their_additions():
             return y.mean((2, 3)) + 1.0
 
     model = Projected()
-    found = branch_endings(model, materialised([(normal(2, 2, 4, 4), torch.zeros(2))], model)[0])
+    found = branch_endings(model, load_batches([(normal(2, 2, 4, 4), torch.zeros(2))], model)[0])
     assert [ending.name for ending in found] == ["norm.weight", "gain", "c.weight"]
 
 
@@ -92,14 +92,14 @@ def test_embeddings_added_up_and_plain_chains_are_no_branches():
             return self.head(self.words(x) + self.places.weight)
 
     model = Sum()
-    assert branch_endings(model, materialised([(torch.zeros(2, 3, dtype=torch.long), None)], model)[0]) == []
+    assert branch_endings(model, load_batches([(torch.zeros(2, 3, dtype=torch.long), None)], model)[0]) == []
     with pytest.raises(InapplicableError, match="at least two residual branches"):
         REMEDIES["branch-scale"](nn.Sequential(nn.Linear(6, 3)), data())
 
 
 def test_attention_blocks_end_at_their_output_projection():
     layer = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False)
-    found = branch_endings(layer, materialised([(normal(2, 3, 8), None)], layer)[0])
+    found = branch_endings(layer, load_batches([(normal(2, 3, 8), None)], layer)[0])
     ends = [name for i in (0, 1) for name in (f"layers.{i}.self_attn.out_proj.weight", f"layers.{i}.linear2.weight")]
     assert [e.name for e in found][-3:] == ends[-3:]
 
@@ -200,7 +200,7 @@ class Adapted(nn.Module):
 
 def test_of_two_zero_factors_one_is_drawn_and_the_function_stays():
     model = Adapted(nn.Linear(6, 3))
-    batch = materialised(data(), model)[0]
+    batch = load_batches(data(), model)[0]
     before = model(batch.inputs)
     assert still_zero(model, batch, "cross_entropy", ["a", "b"]) == ["a", "b"]
     REMEDIES["wake"](model, data(), "cross_entropy", generator=0)

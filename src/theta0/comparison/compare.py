@@ -15,7 +15,7 @@ from theta0._losses import Loss, checked
 from theta0._state import preserve_randomness, preserve_state
 from theta0._training import RATES, Run, checked_optimizer, probe_rate, short_run
 from theta0.comparison.reading import read
-from theta0.comparison.results import Comparison, Entrant, Heat, Standing, all_diverged
+from theta0.comparison.results import Candidate, Comparison, Standing, TuningRun, all_diverged
 from theta0.comparison.starts import STARTS, Factory, Made, Makers, UnmadeError
 from theta0.comparison.store import Store, digest, loss_name, run_from_dict, run_to_dict
 from theta0.diagnosis.rates import measured_rate
@@ -89,18 +89,18 @@ def compare(
     own = [learning_rate] if learning_rate is not None else []
     with preserve_randomness(), ExitStack() as afterwards:
         afterwards.callback(makers.restore)
-        entrants = [race.entrant(start, rates, own) for start in dict.fromkeys(starts)]
-        if all(entrant.reason for entrant in entrants):
-            raise ValueError("starts: " + "; ".join(f"{e.start}: {e.reason}" for e in entrants))
-        race.making = sum(entrant.seconds for entrant in entrants)
-        best = race.heat([entrant for entrant in entrants if not entrant.reason])
+        candidates = [race.candidate(start, rates, own) for start in dict.fromkeys(starts)]
+        if all(candidate.reason for candidate in candidates):
+            raise ValueError("starts: " + "; ".join(f"{e.start}: {e.reason}" for e in candidates))
+        race.making = sum(candidate.seconds for candidate in candidates)
+        best = race.heat([candidate for candidate in candidates if not candidate.reason])
         standings, complete = race.final(best, seeds)
-        reasons = all_diverged(race.heats, standings) | race.unmade
-        entrants = [replace(entrant, reason=reasons.get(entrant.start, entrant.reason)) for entrant in entrants]
+        reasons = all_diverged(race.tuning_runs, standings) | race.unmade
+        candidates = [replace(candidate, reason=reasons.get(candidate.start, candidate.reason)) for candidate in candidates]
         drawn = not isinstance(model, nn.Module) and digest(makers.plain(0)) != digest(makers.plain(1))
     ranked = tuple(sorted(standings, key=lambda standing: (-len(standing.runs), _rank(standing.mean))))
     seconds = time.perf_counter() - began
-    return Comparison(ranked, tuple(entrants), tuple(race.heats), name, steps, drawn, complete, race.cost, seconds)
+    return Comparison(ranked, tuple(candidates), tuple(race.tuning_runs), name, steps, drawn, complete, race.cost, seconds)
 
 
 def winning_start_(
@@ -153,7 +153,7 @@ def _check_arguments(starts: Sequence[str], rates: Any, steps: int, seeds: int, 
 class _Race:  # a class because heats and finals share store, clock and costs
     def __init__(self, makers: Makers, trial: Trial, store: Store, label: str, tell: Callable[[str], None]) -> None:
         self.makers, self.trial, self.store, self.label, self.tell = makers, trial, store, label, tell
-        self.heats: list[Heat] = []
+        self.tuning_runs: list[TuningRun] = []
         self.cost = 0.0
         self.deadline = math.inf
         self.pace = 0.0  # seconds a step, the slowest seen
@@ -169,10 +169,10 @@ class _Race:  # a class because heats and finals share store, clock and costs
             self.weights[seed] = digest(self.makers.plain(seed))
         return digest(self.label, self.weights[seed], *parts)
 
-    def entrant(self, start: str, rates: Literal["auto"] | Sequence[float], own: list[float]) -> Entrant:
+    def candidate(self, start: str, rates: Literal["auto"] | Sequence[float], own: list[float]) -> Candidate:
         """Make a start, and choose the rates around which to try it."""
         asked = None if isinstance(rates, str) else tuple(float(rate) for rate in rates)
-        key = self.key("entrant", start, asked is None, 0)
+        key = self.key("candidate", start, asked is None, 0)
         known = self.store.get(key)
         if known is None:
             known = self._entered(start, asked is None)
@@ -182,7 +182,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
             around = [suggested * factor for factor in AROUND]
             further = [rate for rate in [known["probed"], *own] if all(not 0.7 < rate / r < 1.4 for r in around)]
             rates_tried = tuple(sorted([*around, *further]))
-        return Entrant(start, suggested, rates_tried, known["seconds"], known["gradients"], known["reason"])
+        return Candidate(start, suggested, rates_tried, known["seconds"], known["gradients"], known["reason"])
 
     def _entered(self, start: str, suggest: bool) -> dict[str, Any]:
         self.tell(f"making {start}")
@@ -210,9 +210,9 @@ class _Race:  # a class because heats and finals share store, clock and costs
         self.cost += found.cost
         return min(found.value, max(RATES)), probed
 
-    def heat(self, entrants: Sequence[Entrant]) -> dict[str, float]:
+    def heat(self, candidates: Sequence[Candidate]) -> dict[str, float]:
         """Each start's best rate."""
-        left = {entrant.start: list(entrant.rates) for entrant in entrants}
+        left = {candidate.start: list(candidate.rates) for candidate in candidates}
         for share in RUNGS:
             steps = max(1, round(share * self.trial.steps))
             runs = sum(len(rates) for rates in left.values() if len(rates) > 1)
@@ -249,7 +249,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
     def _heat(self, start: str, rate: float, steps: int) -> float:
         self.tell(f"{start} at rate {rate:.3g}: {steps} steps")
         run, _ = self.run("heat", start, rate, steps, 0)
-        self.heats.append(Heat(start, rate, steps, run))
+        self.tuning_runs.append(TuningRun(start, rate, steps, run))
         return _rank(run.held_out)
 
     def final(self, best: dict[str, float], seeds: int) -> tuple[list[Standing], bool]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from theta0._batches import Batch, materialised, own_generators
+from theta0._batches import Batch, load_batches, own_generators
 from theta0._state import preserve_randomness
 
 _SEED = 1729  # not one of the runs': the data must not be drawn as the weights are
@@ -34,9 +34,9 @@ def read(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None) -
     """Read a data source, shuffled the same way each time.
 
     Args:
-        batches: as for `materialised`.
+        batches: as for `load_batches`.
         model: likewise.
         max_batches: likewise.
     """
     with seeded(batches):
-        return materialised(batches, model, max_batches=max_batches)
+        return load_batches(batches, model, max_batches=max_batches)

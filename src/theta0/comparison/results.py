@@ -9,7 +9,7 @@ from theta0._training import Run
 
 
 @dataclass(frozen=True)
-class Entrant:
+class Candidate:
     """One starting point before it is raced.
 
     Attributes:
@@ -30,7 +30,7 @@ class Entrant:
 
 
 @dataclass(frozen=True)
-class Heat:
+class TuningRun:
     """A short run for the choice of a rate.
 
     Attributes:
@@ -82,8 +82,8 @@ class Comparison:
 
     Attributes:
         standings: the best first.
-        entrants: every start asked for, in that order.
-        heats: every run that chose a rate.
+        candidates: every start asked for, in that order.
+        tuning_runs: every run that chose a rate.
         optimizer: its name.
         steps: of the full runs.
         drawn: whether seeds drew other weights, or only other data orders and noise.
@@ -93,8 +93,8 @@ class Comparison:
     """
 
     standings: tuple[Standing, ...]
-    entrants: tuple[Entrant, ...]
-    heats: tuple[Heat, ...]
+    candidates: tuple[Candidate, ...]
+    tuning_runs: tuple[TuningRun, ...]
     optimizer: str
     steps: int
     drawn: bool
@@ -113,7 +113,7 @@ class Comparison:
         return {f"{s.start}/{quantity}": getattr(s, quantity) for s in self.standings for quantity in quantities}
 
 
-def all_diverged(heats: Sequence[Heat], standings: Sequence[Standing]) -> dict[str, str]:
+def all_diverged(tuning_runs: Sequence[TuningRun], standings: Sequence[Standing]) -> dict[str, str]:
     """The starts of which no run came to its end, whatever the rate."""
     told = {}
     for standing in standings:

@@ -52,14 +52,14 @@ class Store:  # a class because the file and what was read of it belong together
 def run_to_dict(run: Run) -> dict[str, Any]:
     """A run as JSON knows it: losses that are not finite are null."""
     found = asdict(run)
-    numbers = {name: _told(found[name]) for name in ("held_out", "held_out_start")}
-    return found | numbers | {"losses": [_told(value) for value in run.losses]}
+    numbers = {name: _to_json(found[name]) for name in ("held_out", "held_out_start")}
+    return found | numbers | {"losses": [_to_json(value) for value in run.losses]}
 
 
 def run_from_dict(found: dict[str, Any]) -> Run:
     """The run again; null becomes infinity."""
-    numbers = {name: _read(found[name]) for name in ("held_out", "held_out_start")}
-    return Run(**{**found, **numbers, "losses": tuple(_read(value) for value in found["losses"])})
+    numbers = {name: _from_json(found[name]) for name in ("held_out", "held_out_start")}
+    return Run(**{**found, **numbers, "losses": tuple(_from_json(value) for value in found["losses"])})
 
 
 def digest(*parts: Any) -> str:
@@ -97,9 +97,9 @@ def _pieces(part: Any) -> list[bytes]:
     return [repr(part).encode()]
 
 
-def _told(value: float) -> float | None:
+def _to_json(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _read(value: float | None) -> float:
+def _from_json(value: float | None) -> float:
     return math.inf if value is None else value

@@ -60,14 +60,14 @@ def linearised(problem: Problem, batch: Batch) -> Linearised:
     return Linearised(value, curved, problem.parameters, dummies, transposed, problem.share(batch))
 
 
-def pulled(one: Linearised, w: Outputs) -> Float[Tensor, " n"]:
+def vjp(one: Linearised, w: Outputs) -> Float[Tensor, " n"]:
     """Jᵀ w, by a backward pass."""
     cast = [part.to(f.dtype) for part, f in zip(w, one.loss.outputs, strict=True)]
     found = torch.autograd.grad(one.loss.outputs, one.parameters, cast, retain_graph=True, allow_unused=True)
     return flat(found, one.parameters)
 
 
-def pushed(one: Linearised, u: Float[Tensor, " n"]) -> Outputs:
+def jvp(one: Linearised, u: Float[Tensor, " n"]) -> Outputs:
     """J u, by a backward pass through the backward pass."""
     parts = zip(one.transposed, split(u, one.parameters), strict=True)
     pairs = [(g, part) for g, part in parts if g is not None and g.requires_grad]
@@ -100,12 +100,12 @@ def _in_function_space(problem: Problem, held: Sequence[Linearised], passes: flo
 
     def to_parameters(z: Tensor) -> Tensor:
         parts = zip(held, torch.split(z, sizes), strict=True)
-        total = torch.stack([pulled(one, (_scaled(one, part, one.loss.factor),)) for one, part in parts]).sum(0)
+        total = torch.stack([vjp(one, (_scaled(one, part, one.loss.factor),)) for one, part in parts]).sum(0)
         return total if root is None else total * root
 
     def from_parameters(u: Tensor) -> Tensor:
         u = u if root is None else u * root
-        parts = [_scaled(one, pushed(one, u)[0], one.loss.factor_transposed) for one in held]
+        parts = [_scaled(one, jvp(one, u)[0], one.loss.factor_transposed) for one in held]
         return torch.cat([part.flatten().double() for part in parts])
 
     return Curvature(
@@ -141,7 +141,7 @@ def _in_parameter_space(
     def multiply(u: Tensor) -> Tensor:
         total = torch.zeros_like(u)
         for one in graphs():
-            total += pulled(one, one.loss.multiply(pushed(one, u))).mul_(one.share)
+            total += vjp(one, one.loss.multiply(jvp(one, u))).mul_(one.share)
         return total
 
     known = closed_form(problem.loss) is not None

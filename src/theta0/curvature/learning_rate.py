@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from theta0._batches import Batch, in_single_precision, materialised, ready, sliced
+from theta0._batches import Batch, in_single_precision, load_batches, sliced, with_shapes
 from theta0._errors import UserCodeError
 from theta0._losses import Loss, checked, loss_of
 from theta0._models import unwrapped
@@ -125,8 +125,8 @@ def suggest_learning_rate(
     """
     settings = OptimizerSettings(optimizer, momentum, nesterov, betas, eps=eps, weight_decay=weight_decay)
     chosen: Matrix = matrix or ("ggn" if optimizer in ADAPTIVE or certify is not None else "hessian")
-    data = materialised(batches, unwrapped(model), max_batches=max_batches)
-    inner, data = in_single_precision(ready(unwrapped(model), data[0]), data)
+    data = load_batches(batches, unwrapped(model), max_batches=max_batches)
+    inner, data = in_single_precision(with_shapes(unwrapped(model), data[0]), data)
     sizes = _checked_sizes(batch_sizes, data)
     inverse, cost = _inverse_preconditioner(inner, data, checked(loss), settings)
     options = {

@@ -41,7 +41,7 @@ def curvature_products(
 
     Args:
         model: the network, in the mode in which it is; dropout is switched off.
-        batches: materialised batches.
+        batches: loaded batches.
         loss: a name, a callable, or None where the model returns its loss.
         matrix: which. "fisher" is that of the likelihood exp(-loss): Gaussian for "mse" (of variance C/2 over C
             outputs, since torch's mse averages over outputs and has no ½), categorical for "cross_entropy", Bernoulli

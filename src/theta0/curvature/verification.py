@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from theta0._batches import held_out, initialised, materialised
+from theta0._batches import held_out, initialised, load_batches
 from theta0._losses import Loss, checked
 from theta0._models import unwrapped
 from theta0._state import preserve_state
@@ -45,7 +45,7 @@ def verify_learning_rate(
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
     inner = initialised(unwrapped(model))
-    train, verify = held_out(materialised(batches, inner, max_batches=max_batches))
+    train, verify = held_out(load_batches(batches, inner, max_batches=max_batches))
     runs = []
     for factor in factors:
         with preserve_state(inner):

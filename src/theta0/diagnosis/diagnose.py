@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from theta0._batches import Batch, materialised, ready
+from theta0._batches import Batch, load_batches, with_shapes
 from theta0._losses import Loss, checked, loss_of, name_of
 from theta0._models import unwrapped
 from theta0._records import Table, by_layer
@@ -70,20 +70,20 @@ def diagnose(
     """
     checked(loss)
     inner = unwrapped(model)
-    found = materialised(batches, inner, max_batches=max_batches)
+    found = load_batches(batches, inner, max_batches=max_batches)
     return diagnosis_of(inner, found, loss, optimizer=optimizer, rate=learning_rate)
 
 
 def diagnosis_of(
     model: nn.Module, batches: Sequence[Batch], loss: Loss, *, optimizer: str | None = None, rate: float | None = None
 ) -> Diagnosis:
-    """As `diagnose`, on batches already materialised.
+    """As `diagnose`, on batches already loaded.
 
     Returns:
         The diagnosis.
     """
     checked_optimizer(optimizer or "sgd")
-    model = ready(model, batches[0])
+    model = with_shapes(model, batches[0])
     seen = inspection(model, batches[0], loss)
     records = signals_of(model, list(batches), loss)
     table = by_layer(records)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from theta0._batches import Batch, endless, initialised, materialised, outputs_or_told
+from theta0._batches import Batch, checked_forward, endless, initialised, load_batches
 from theta0._models import in_place, main_output
 from theta0._randomness import Randomness, streams
 from theta0._ranks import from_first, gathered, ranks, share, summed
@@ -222,7 +222,7 @@ def mmd(
     )
     inner = initialised(model)
     trained = trained_parameters(inner)
-    judged = materialised(batches, inner, max_batches=_JUDGED)
+    judged = load_batches(batches, inner, max_batches=_JUDGED)
     for batch in judged:
         _require_several(batch)
     seed = from_first(streams(generator)("mmd").initial_seed())
@@ -375,7 +375,7 @@ def _length(batches: Iterable[Any]) -> int:
 
 def _require_attached(model: nn.Module, batch: Batch) -> None:
     with steady(model):
-        outputs = main_output(outputs_or_told(model, batch))
+        outputs = main_output(checked_forward(model, batch))
     if outputs is not None and not outputs.requires_grad:
         raise ValueError(NOT_TRAINABLE)
 

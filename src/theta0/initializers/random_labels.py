@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import Batch, endless, initialised, materialised, outputs_or_told
+from theta0._batches import Batch, checked_forward, endless, initialised, load_batches
 from theta0._models import in_place, main_output
 from theta0._randomness import Randomness, streams
 from theta0._state import preserve_state
@@ -95,7 +95,7 @@ def random_labels(
     """
     _checked(steps, learning_rate)
     inner = initialised(model)
-    materialised(batches, inner, max_batches=1)
+    load_batches(batches, inner, max_batches=1)
     tensors = [*trained_parameters(inner), *inner.buffers()]
     state = Progress([tensor.detach().clone() for tensor in tensors])
     interrupted = False
@@ -147,7 +147,7 @@ def _train(
 
 def _loss(model: nn.Module, batch: Batch, labels: Generator) -> Float[Tensor, ""]:
     with torch.enable_grad():
-        logits = main_output(outputs_or_told(model, batch))
+        logits = main_output(checked_forward(model, batch))
         if logits is None or logits.dim() != 2 or logits.shape[1] < 2:
             got = "no floating tensor" if logits is None else f"shape {tuple(logits.shape)}"
             raise ValueError(

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from theta0._batches import Batch, held_out, in_single_precision, initialised, materialised, outputs_or_told, sliced
+from theta0._batches import Batch, checked_forward, held_out, in_single_precision, initialised, load_batches, sliced
 from theta0._errors import UserCodeError
 from theta0._losses import Loss, checked
 from theta0._randomness import Randomness, streams
@@ -44,7 +44,7 @@ class ScaleSearch:
         steps: how many were made.
         constrained_share: the share of them that descended the gradient norm.
         stalls: how often the rate was halved because steps of the two kinds cancelled.
-        travel: the share of the way, in the scales' logarithms, that was best.
+        interpolation: the share of the way, in the scales' logarithms, that was best.
         objectives: on the search's batches, at each step.
         gradient_norms: likewise.
         spreads: the deviation between samples of the network's main output on held-out batches, before and after:
@@ -64,7 +64,7 @@ class ScaleSearch:
     steps: int
     constrained_share: float
     stalls: int
-    travel: float
+    interpolation: float
     objectives: tuple[float, ...]
     gradient_norms: tuple[float, ...]
     spreads: tuple[float, float]
@@ -158,7 +158,7 @@ def search_scales(
     _require(settings)
     checked(loss)
     inner = initialised(model)
-    searched, found = in_single_precision(inner, materialised(batches, inner, max_batches=max_batches))
+    searched, found = in_single_precision(inner, load_batches(batches, inner, max_batches=max_batches))
     train, verify = held_out(found)
     stream = streams(generator)
     seed = int(torch.randint(2**31, (), generator=stream(f"{objective.method} search")))
@@ -198,13 +198,13 @@ def _searched(network: ScaledNetwork, train: Sequence[Batch], verify: Sequence[B
     relative = settings.cap_unit == "start"
     cap, held_cap = (settings.gradient_norm_cap * (q.gradient_norm if relative else 1.0) for q in (begin, before))
     walk, slopes = _walked(network, train, search, cap * _MARGIN)
-    travel, reason = _travel(network, judged, search, walk, begin, cap)
-    network.write(walk.scales**travel)
-    after, spread_after = _seen(network, verify, objective) if travel else (before, spread)
+    interpolation, reason = _interpolation(network, judged, search, walk, begin, cap)
+    network.write(walk.scales**interpolation)
+    after, spread_after = _seen(network, verify, objective) if interpolation else (before, spread)
     if not reason:
         reason = _fault(before, after, held_cap, objective)
     kept = not reason
-    scales = walk.scales ** (travel if kept else 0.0)
+    scales = walk.scales ** (interpolation if kept else 0.0)
     measured = (len(_SHARES) + 1) * len(judged) + 2 * len(verify)
     return ScaleSearch(
         method=objective.method,
@@ -218,7 +218,7 @@ def _searched(network: ScaledNetwork, train: Sequence[Batch], verify: Sequence[B
         steps=len(slopes),
         constrained_share=sum(s.constrained for s in slopes) / len(slopes),
         stalls=walk.stalls,
-        travel=travel,
+        interpolation=interpolation,
         objectives=tuple(s.quality.objective for s in slopes),
         gradient_norms=tuple(s.quality.gradient_norm for s in slopes),
         spreads=(spread, spread_after),
@@ -277,7 +277,7 @@ def _walked(network: ScaledNetwork, train: Sequence[Batch], search: _Search, cap
     return walk, slopes
 
 
-def _travel(
+def _interpolation(
     network: ScaledNetwork, judged: Sequence[Batch], search: _Search, walk: _Walk, begin: Quality, cap: float
 ) -> tuple[float, str]:
     """The best share of the way on the search's own batches; or 0, and why none is better than the start."""
@@ -339,7 +339,7 @@ def _quality(network: ScaledNetwork, batches: Sequence[Batch], objective: Object
 def _seen(network: ScaledNetwork, batches: Sequence[Batch], objective: Objective) -> tuple[Quality, float]:
     """The quality, and the deviation between samples of the main output."""
     with torch.no_grad():
-        passes = [Pass(batch, outputs_or_told(network.model, batch), None) for batch in batches]
+        passes = [Pass(batch, checked_forward(network.model, batch), None) for batch in batches]
     spread = [r.value for r in output_records(passes, None) if r.quantity == "output_sample_std"]
     return _quality(network, batches, objective), (spread[0] if spread else math.nan)
 

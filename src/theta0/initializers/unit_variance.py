@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from theta0._batches import initialised, materialised
+from theta0._batches import initialised, load_batches
 from theta0._calls import LinearCall
 from theta0._layers import layers
 from theta0._models import in_place
@@ -87,7 +87,7 @@ def unit_variance(
     if draw not in (None, "normal", "orthogonal"):
         raise ValueError(f"draw: expected None, 'normal' or 'orthogonal', got {draw!r}")
     inner = initialised(model)
-    found = materialised(batches, inner, max_batches=max_batches)
+    found = load_batches(batches, inner, max_batches=max_batches)
     left = left_alone(skip, inner, found[0])
     to_std = _ToDeviation(std)
     with transaction(inner), preserve_buffers(inner):

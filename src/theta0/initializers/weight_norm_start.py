@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float64
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from theta0._batches import initialised, materialised
+from theta0._batches import initialised, load_batches
 from theta0._calls import LinearCall
 from theta0._layers import layers
 from theta0._models import in_place
@@ -107,7 +107,7 @@ def weight_norm_start(
     if not 0 <= floor < 1:
         raise ValueError(f"floor: expected a share of the layer's deviation, from 0 to below 1, got {floor}")
     inner = initialised(model)
-    found = materialised(batches, inner, max_batches=max_batches)
+    found = load_batches(batches, inner, max_batches=max_batches)
     left = left_alone(skip, inner, found[0])
     units = _Units(floor)
     with transaction(inner), preserve_buffers(inner):

@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import materialised, outputs_or_told, ready
+from theta0._batches import checked_forward, load_batches, with_shapes
 from theta0._calls import LinearCall, watch
 from theta0._layers import geometry
 from theta0._models import unwrapped
@@ -58,8 +58,8 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
         Layers in execution order.
     """
     model = unwrapped(model)
-    found = materialised(batches, model, max_batches=max_batches)
-    model = ready(model, found[0])
+    found = load_batches(batches, model, max_batches=max_batches)
+    model = with_shapes(model, found[0])
     sums: dict[str, _Sums] = {}
 
     def seen(call: LinearCall) -> None:
@@ -70,7 +70,7 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
     with preserve_state(model), torch.no_grad():
         for batch in found:
             with watch(model, seen):  # one for each pass: it counts the calls
-                outputs_or_told(model, batch)
+                checked_forward(model, batch)
     return {layer: _shift(total) for layer, total in sums.items()}
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
-from theta0._batches import Batch, materialised, outputs_or_told, ready
+from theta0._batches import Batch, checked_forward, load_batches, with_shapes
 from theta0._dropout_off import no_dropout
 from theta0._losses import Loss
 from theta0._models import main_output, unwrapped, without_labels
@@ -38,8 +38,8 @@ def capacity(
         The records.
     """
     model = unwrapped(model)
-    read = materialised(batches, model, max_batches=max_batches)
-    measured = ready(model, read[0])
+    read = load_batches(batches, model, max_batches=max_batches)
+    measured = with_shapes(model, read[0])
     bounds = lipschitz_bounds(measured, without_labels(read[0].inputs))
     lower = lipschitz_lower_bound(measured, read, max_batches=None)
     uppers = {name: getattr(bounds, name) for name in ("spectral", "frobenius", "l1", "path")}
@@ -62,8 +62,8 @@ def lipschitz_lower_bound(model: nn.Module, batches: Iterable[Any], *, max_batch
         The largest spectral norm of the input Jacobian.
     """
     model = unwrapped(model)
-    read = materialised(batches, model, max_batches=max_batches)
-    model = ready(model, read[0])
+    read = load_batches(batches, model, max_batches=max_batches)
+    model = with_shapes(model, read[0])
     with preserve_state(model), torch.enable_grad(), no_dropout():
         model.eval()
         return max(_largest_slope(model, batch) for batch in read)
@@ -126,7 +126,7 @@ def _largest_slope(model: nn.Module, batch: Batch) -> float:
 
     inputs = tree_map(leaf, batch.inputs)
     leaves = [t for t in tree_flatten(inputs)[0] if isinstance(t, Tensor) and t.requires_grad]
-    outputs = main_output(outputs_or_told(model, Batch(inputs, batch.targets, batch.size, batch.number)))
+    outputs = main_output(checked_forward(model, Batch(inputs, batch.targets, batch.size, batch.number)))
     if not leaves or outputs is None or not outputs.requires_grad:
         raise ValueError("model: expected real-valued inputs that the output depends on, got none; slopes need them")
     outputs = outputs.reshape(batch.size, -1)

@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from theta0._batches import Batch, materialised, outputs_or_told, ready
+from theta0._batches import Batch, checked_forward, load_batches, with_shapes
 from theta0._losses import Loss, checked, loss_of
 from theta0._models import unwrapped
 from theta0._records import Record
@@ -90,8 +90,8 @@ def gradient_gram(
     """
     checked(loss)
     model = unwrapped(model)
-    found = materialised(batches, model, max_batches=max_batches)
-    model = ready(model, found[0])
+    found = load_batches(batches, model, max_batches=max_batches)
+    model = with_shapes(model, found[0])
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not parameters:
         raise ValueError("model: expected a trainable parameter, got none; unfreeze some with requires_grad_(True)")
@@ -133,7 +133,7 @@ def gradients(
         The records.
     """
     model = unwrapped(model)
-    found = materialised(batches, model, max_batches=max_batches)
+    found = load_batches(batches, model, max_batches=max_batches)
     gram = gradient_gram(model, found, loss, sub_batches=sub_batches, overlap=overlap, max_batches=None)
     norms = gradient_norms(gram)
     values = {
@@ -146,7 +146,7 @@ def gradients(
     if sub_batches is None:
         values["top_fisher_eigenvalue"] = float(fisher_eigenvalues(gram)[0])
     records = [Record("", quantity, value) for quantity, value in values.items() if math.isfinite(value)]
-    return records + _outputs(ready(model, found[0]), found)
+    return records + _outputs(with_shapes(model, found[0]), found)
 
 
 def gradient_norms(gram: GradientGram) -> Float64[Tensor, " n"]:
@@ -225,7 +225,7 @@ def _symmetric(gram: Float64[Tensor, "n n"]) -> Float64[Tensor, "n n"]:
 
 def _outputs(model: nn.Module, batches: list[Batch]) -> list[Record]:
     with functorch_safe(model), torch.no_grad():
-        passes = [Pass(batch, outputs_or_told(model, batch), None) for batch in batches]
+        passes = [Pass(batch, checked_forward(model, batch), None) for batch in batches]
         return [record for record in output_records(passes, None) if record.quantity.startswith("output_")]
 
 

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import weak
 from torch.utils._pytree import tree_leaves
 
-from theta0._batches import Batch, outputs_or_told
+from theta0._batches import Batch, checked_forward
 from theta0._calls import LinearCall, watch
 from theta0._losses import Loss, applied, loss_of
 from theta0._moments import moments
@@ -114,7 +114,7 @@ def inspection(model: nn.Module, batch: Batch, loss: Loss) -> Inspection:
         with watch(model, mode.linear), mode:
             if loss is None:
                 if batch.targets is None:
-                    outputs_or_told(model, batch)
+                    checked_forward(model, batch)
                 else:
                     loss_of(model, batch, None)
                 return seen

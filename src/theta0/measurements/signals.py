@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from theta0._batches import Batch, materialised, outputs_or_told, ready
+from theta0._batches import Batch, checked_forward, load_batches, with_shapes
 from theta0._calls import LinearCall, NonlinearityCall, watch
 from theta0._losses import Loss, checked, loss_of
 from theta0._models import unwrapped
@@ -81,11 +81,11 @@ def signals(
     """
     checked(loss)
     model = unwrapped(model)
-    return signals_of(model, materialised(batches, model, max_batches=max_batches), loss)
+    return signals_of(model, load_batches(batches, model, max_batches=max_batches), loss)
 
 
 def signals_of(model: nn.Module, batches: list[Batch], loss: Loss) -> list[Record]:
-    """As `signals`, on batches already materialised.
+    """As `signals`, on batches already loaded.
 
     Returns:
         The records.
@@ -94,7 +94,7 @@ def signals_of(model: nn.Module, batches: list[Batch], loss: Loss) -> list[Recor
     gradients: dict[str, Tensor] = {}
     squares: list[float] = []
     passes: list[Pass] = []
-    model = ready(model, batches[0])
+    model = with_shapes(model, batches[0])
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with preserve_state(model), torch.enable_grad():
         for batch in batches:
@@ -137,7 +137,7 @@ def _forward(model: nn.Module, batch: Batch, loss: Loss, places: dict[str, _Plac
 
     with watch(model, seen, before):
         if loss is None and batch.targets is None:
-            return None, outputs_or_told(model, batch)
+            return None, checked_forward(model, batch)
         return loss_of(model, batch, loss)
 
 

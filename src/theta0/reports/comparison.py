@@ -39,13 +39,13 @@ def comparison_rows(found: Comparison) -> list[tuple[str, ...]]:
     Returns:
         Cells in the order of `COLUMNS`.
     """
-    entrants = {entrant.start: entrant for entrant in found.entrants}
+    candidates = {candidate.start: candidate for candidate in found.candidates}
     rows: list[tuple[str, ...]] = []
     for standing in found.standings:
-        entrant = entrants[standing.start]
+        candidate = candidates[standing.start]
         first = standing.runs[0].losses[0] if standing.runs[0].losses else math.nan
-        made = (f"{entrant.seconds:.1f} s", "–" if entrant.gradients is None else number(entrant.gradients))
-        suggested = "–" if entrant.suggested is None else number(entrant.suggested)
+        made = (f"{candidate.seconds:.1f} s", "–" if candidate.gradients is None else number(candidate.gradients))
+        suggested = "–" if candidate.suggested is None else number(candidate.suggested)
         spread = "–" if math.isnan(standing.spread) else number(standing.spread, 2)
         numbers = (number(standing.mean), spread, str(len(standing.runs)), number(standing.rate), suggested)
         rows.append((printable(standing.start), *numbers, number(first), *made))
@@ -61,7 +61,7 @@ def failures(found: Comparison) -> list[tuple[str, str]]:
     raced = {standing.start for standing in found.standings}
     return [
         (printable(e.start), ("" if e.start in raced else "not raced: ") + printable(e.reason))
-        for e in found.entrants
+        for e in found.candidates
         if e.reason
     ]
 
@@ -88,7 +88,7 @@ def notes(found: Comparison) -> str:
     """What the numbers rest on."""
     seeds = "weights, data orders and noise" if found.drawn else "data orders and noise, not weights"
     text = f"Spread: standard deviation over seeds, which draw {seeds}. Held-out batches took no part in the choice of "
-    text += f"rates ({counted(len(found.heats), 'heat')}). Cost {number(found.cost)} gradients, {found.seconds:.0f} s."
+    text += f"rates ({counted(len(found.tuning_runs), 'heat')}). Cost {number(found.cost)} gradients, {found.seconds:.0f} s."
     return text + ("" if found.complete else " The time ran out before every start had every seed.")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from theta0._batches import initialised, materialised
+from theta0._batches import initialised, load_batches
 from theta0._branches import branch_endings
 from theta0._errors import InapplicableError
 from theta0._randomness import Randomness
@@ -33,7 +33,7 @@ def branch_zero(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, g
 
 def _scaled_branches(model: nn.Module, batches: Iterable[Any], factor: Callable[[int], float]) -> Applied:
     inner = initialised(model)
-    endings = branch_endings(inner, materialised(batches, inner, max_batches=1)[0])
+    endings = branch_endings(inner, load_batches(batches, inner, max_batches=1)[0])
     trained = {name for name, p in inner.named_parameters(remove_duplicate=False) if p.requires_grad}
     usable = [ending for ending in endings if ending.name in trained]
     if len(usable) < 2:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import init
 
-from theta0._batches import Batch, initialised, materialised
+from theta0._batches import Batch, initialised, load_batches
 from theta0._errors import InapplicableError
 from theta0._layers import Layer, layers
 from theta0._losses import Loss, loss_of
@@ -84,7 +84,7 @@ def break_zero_gradients(
     another vector is its length.
     """
     inner = initialised(model)
-    batch = materialised(batches, inner, max_batches=1)[0]
+    batch = load_batches(batches, inner, max_batches=1)[0]
     found, stream = trained_tensors(inner), streams(generator)
     with transaction(inner):
         for attempt in range(2):
@@ -117,7 +117,7 @@ def still_zero(model: nn.Module, batch: Batch, loss: Loss, names: Collection[str
 
 
 def _seen(model: nn.Module, batches: Iterable[Any]) -> list[Layer]:
-    return layers(model, materialised(batches, model, max_batches=1)[0])
+    return layers(model, load_batches(batches, model, max_batches=1)[0])
 
 
 def _undrawn(parameter: Tensor) -> bool:

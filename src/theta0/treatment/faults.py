@@ -24,7 +24,7 @@ WHOSE = {
 _OFF_CENTRE = 1.0  # mean of the data over their standard deviation
 
 
-def elsewhere(diagnosis: Diagnosis, model: nn.Module, batch: Batch) -> tuple[str, str, str] | None:
+def other_causes(diagnosis: Diagnosis, model: nn.Module, batch: Batch) -> tuple[str, str, str] | None:
     """What is at fault, if it is not the start.
 
     The first finding decides; and an error further down that no start mends. A rate is blamed only where nothing else

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import init
 
-from theta0._batches import Batch, initialised, materialised, outputs_or_told
+from theta0._batches import Batch, checked_forward, initialised, load_batches
 from theta0._calls import LinearCall, watch
 from theta0._errors import InapplicableError
 from theta0._randomness import Randomness, streams
@@ -47,7 +47,7 @@ def long_memory(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, g
     2018, section 3); T is the number of steps on the first batch. The other summand of those biases becomes 0.
     """
     inner = initialised(model)
-    spans = _spans(inner, materialised(batches, inner, max_batches=1)[0])
+    spans = _spans(inner, load_batches(batches, inner, max_batches=1)[0])
     left: dict[str, str] = {}
     stream, done = streams(generator), 0
     with transaction(inner):
@@ -91,5 +91,5 @@ def _spans(model: nn.Module, batch: Batch) -> dict[int, int]:
         for module in model.modules():
             if isinstance(module, nn.RNNCellBase):
                 module.register_forward_pre_hook(count)
-        outputs_or_told(model, batch)
+        checked_forward(model, batch)
     return spans

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn import Conv1d, Conv2d, Conv3d, Linear
 
-from theta0._batches import initialised, materialised
+from theta0._batches import initialised, load_batches
 from theta0._errors import InapplicableError
 from theta0._layers import Layer, layers
 from theta0._models import unwrapped
@@ -62,7 +62,7 @@ def lcw(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generator
     Layers that cannot be constrained (fan-in 1, tied, frozen, or parametrized already) keep plain weights.
     """
     inner = initialised(model)
-    found = materialised(batches, inner)
+    found = load_batches(batches, inner)
     with transaction(inner):
         constrained, plain = constrainable(layers(inner, found[0]))
         if not constrained:
@@ -79,7 +79,7 @@ def lcw(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generator
 def centre(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generator: Randomness = None) -> Applied:
     """As `lcw`, but only at the start: units' weights are centred once, then scaled to unit variance, and stay free."""
     inner = initialised(model)
-    found = materialised(batches, inner)
+    found = load_batches(batches, inner)
     constrained, plain = constrainable(layers(inner, found[0]))
     if not constrained:
         raise InapplicableError("expected a Linear or Conv layer before the last that can be centred, got none")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _WeightNorm
 
-from theta0._batches import Batch, initialised, materialised
+from theta0._batches import Batch, initialised, load_batches
 from theta0._errors import InapplicableError
 from theta0._layers import layers
 from theta0._losses import Loss
@@ -27,7 +27,7 @@ _LOUD = 10.0  # times what its row of directions has, and the typical channel of
 def head_scale(model: nn.Module, batches: Iterable[Any], loss: Loss = None, *, generator: Randomness = None) -> Applied:
     """Halve the last layer's weight and bias until the first loss is near the least that halving can give."""
     inner = initialised(model)
-    found = materialised(batches, inner)
+    found = load_batches(batches, inner)
     last = next((x for x in reversed(layers(inner, found[0])) if x.kind not in ("embedding", "recurrent")), None)
     if last is None or last.frozen or last.tied:
         what = "none" if last is None else f"{last.path!r}, which is {'tied' if last.tied else 'frozen'}"
@@ -43,7 +43,7 @@ def tied_scale(model: nn.Module, batches: Iterable[Any], loss: Loss = None, *, g
     The other embeddings and the parameters of the model itself, which are added to it, are scaled alike.
     """
     inner = initialised(model)
-    found = materialised(batches, inner)
+    found = load_batches(batches, inner)
     seen = [x for x in layers(inner, found[0]) if x.kind == "embedding" and not x.frozen]
     if not any(x.tied for x in seen):
         raise InapplicableError("expected a trained embedding whose matrix another layer uses too, got none")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from theta0._batches import Batch, initialised, materialised
+from theta0._batches import Batch, initialised, load_batches
 from theta0._errors import InapplicableError
 from theta0._losses import Loss, name_of
 from theta0._randomness import Randomness
@@ -43,7 +43,7 @@ def searched(name: str, *, classes: bool = False, **defaults: Any) -> Search:
     ) -> Applied:
         inner = initialised(model)
         if classes:
-            _require_classes(materialised(batches, inner, max_batches=1)[0], loss)
+            _require_classes(load_batches(batches, inner, max_batches=1)[0], loss)
         with transaction(inner), torch.enable_grad():
             done = INITIALIZERS[name](inner, batches, loss, generator=generator, **(defaults | options))
             if getattr(done, "interrupted", False):

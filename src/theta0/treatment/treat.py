@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from theta0._batches import Batch, initialised, materialised
+from theta0._batches import Batch, initialised, load_batches
 from theta0._errors import InapplicableError, UserCodeError
 from theta0._losses import Loss, checked, loss_of
 from theta0._randomness import Randomness
@@ -15,7 +15,7 @@ from theta0._state import preserve_randomness, preserve_state, snapshot
 from theta0._training import Run, checked_optimizer
 from theta0.diagnosis.results import Diagnosis
 from theta0.layers.standardized_input import StandardizedInput
-from theta0.treatment.faults import elsewhere
+from theta0.treatment.faults import other_causes
 from theta0.treatment.reasons import blamed, nothing, proven, unproven
 from theta0.treatment.remedies import REMEDIES, named_by
 from theta0.treatment.results import Attempt, Treatment
@@ -170,7 +170,7 @@ def treat(
     if with_ not in ("auto", STANDARDIZE, *REMEDIES):
         raise ValueError(f"with: expected auto, {', '.join(REMEDIES)}, {STANDARDIZE}, got {with_!r}")
     inner = initialised(model)
-    found = materialised(batches, inner, max_batches=max_batches)
+    found = load_batches(batches, inner, max_batches=max_batches)
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
     trial = trial_of(found, loss, optimizer=checked_optimizer(optimizer or "sgd"), rate=learning_rate, steps=steps)
@@ -221,7 +221,7 @@ def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None
             reason = f"Not kept: {start}."
             return Treatment(with_, before, None, False, reason, None, None, (), search.cost), search.restore
         return _confirmed(search, given, search.tried(start, run=False))
-    blame = elsewhere(before, search.model, search.trial.rest[0])
+    blame = other_causes(before, search.model, search.trial.rest[0])
     if blame is not None or not named_by(before):
         reason = blamed(*blame) if blame else nothing(before)
         return Treatment("", before, None, False, reason, None, None, (), search.cost), search.restore
