@@ -47,7 +47,7 @@ def test_a_deep_sigmoid_network_is_won_by_a_start_and_the_default_is_never_dropp
     assert found.drawn
     assert all(len(standing.runs) == 2 for standing in found.standings)
     assert found.cost == pytest.approx(
-        sum(heat.run.cost for heat in found.tuning_runs) + sum(r.cost for s in found.standings for r in s.runs)
+        sum(tried.run.cost for tried in found.tuning_runs) + sum(r.cost for s in found.standings for r in s.runs)
     )
     assert found.to_dict()["lcw/mean"] == by_name["lcw"].mean
 

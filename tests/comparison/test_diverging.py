@@ -28,7 +28,7 @@ def test_where_every_automatic_rate_diverges_lower_ones_are_tried(monkeypatch):
     steep = [(x * 16, x[:, :2] * 16) for x, _ in learnable()]
     options = {"starts": ["default"], "steps": 24, "seeds": 1}
     found = compare(lambda: nn.Linear(16, 2), steep, lambda o, t: (o - t).pow(4).mean(), **options)
-    first = {heat.rate: heat.run.held_out for heat in found.tuning_runs if heat.steps == 6}
+    first = {tried.rate: tried.run.held_out for tried in found.tuning_runs if tried.steps == 6}
     (candidate,) = found.candidates
     assert candidate.reason == ""
     assert all(math.isinf(first[rate]) for rate in candidate.rates)
@@ -49,7 +49,7 @@ def test_where_every_rate_diverges_the_search_ends_and_the_entrant_says_so():
     found = compare(zero, learnable(), hopeless, starts=["default"], steps=12, seeds=1)
     lowest = min(found.candidates[0].rates)
     assert found.candidates[0].reason == f"every rate tried diverged, down to {lowest / 1e6:.3g}"
-    assert len({heat.rate for heat in found.tuning_runs}) == len(found.candidates[0].rates) + 6
+    assert len({tried.rate for tried in found.tuning_runs}) == len(found.candidates[0].rates) + 6
     given = compare(zero, learnable(), hopeless, starts=["default"], rates=[0.1], steps=12, seeds=1)
     assert given.tuning_runs == ()
     assert given.candidates[0].reason == "every rate tried diverged, down to 0.1"

@@ -64,8 +64,8 @@ def compare(
         seeds: how many.
         optimizer: "sgd" (default), "momentum", "adam", "adamw" or "rmsprop".
         learning_rate: the user's, tried beside the automatic ones.
-        budget_s: seconds; where they run short, heats are left out first, then seeds; every start is made once. None
-            for no limit.
+        budget_s: seconds; where they run short, tuning runs are left out first, then seeds; every start is made
+            once. None for no limit.
         store: a JSON-lines file in which runs are kept and found again, so that a race can go on.
         max_batches: how many batches are read; None reads all.
         progress: told what is being done.
@@ -93,14 +93,14 @@ def compare(
         if all(candidate.reason for candidate in candidates):
             raise ValueError("starts: " + "; ".join(f"{e.start}: {e.reason}" for e in candidates))
         race.making = sum(candidate.seconds for candidate in candidates)
-        best = race.heat([candidate for candidate in candidates if not candidate.reason])
+        best = race.tune([candidate for candidate in candidates if not candidate.reason])
         standings, complete = race.final(best, seeds)
         reasons = all_diverged(race.tuning_runs, standings) | race.unmade
-        candidates = [replace(candidate, reason=reasons.get(candidate.start, candidate.reason)) for candidate in candidates]
+        candidates = [replace(c, reason=reasons.get(c.start, c.reason)) for c in candidates]
         drawn = not isinstance(model, nn.Module) and digest(makers.plain(0)) != digest(makers.plain(1))
     ranked = tuple(sorted(standings, key=lambda standing: (-len(standing.runs), _rank(standing.mean))))
-    seconds = time.perf_counter() - began
-    return Comparison(ranked, tuple(candidates), tuple(race.tuning_runs), name, steps, drawn, complete, race.cost, seconds)
+    seconds, runs = time.perf_counter() - began, tuple(race.tuning_runs)
+    return Comparison(ranked, tuple(candidates), runs, name, steps, drawn, complete, race.cost, seconds)
 
 
 def winning_start_(
@@ -150,7 +150,7 @@ def _check_arguments(starts: Sequence[str], rates: Any, steps: int, seeds: int, 
         raise ValueError(f"budget_s: expected a positive number of seconds, got {budget_s}")
 
 
-class _Race:  # a class because heats and finals share store, clock and costs
+class _Race:  # a class because tuning runs and finals share store, clock and costs
     def __init__(self, makers: Makers, trial: Trial, store: Store, label: str, tell: Callable[[str], None]) -> None:
         self.makers, self.trial, self.store, self.label, self.tell = makers, trial, store, label, tell
         self.tuning_runs: list[TuningRun] = []
@@ -172,7 +172,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
     def candidate(self, start: str, rates: Literal["auto"] | Sequence[float], own: list[float]) -> Candidate:
         """Make a start, and choose the rates around which to try it."""
         asked = None if isinstance(rates, str) else tuple(float(rate) for rate in rates)
-        key = self.key("candidate", start, asked is None, 0)
+        key = self.key("entrant", start, asked is None, 0)
         known = self.store.get(key)
         if known is None:
             known = self._entered(start, asked is None)
@@ -210,7 +210,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
         self.cost += found.cost
         return min(found.value, max(RATES)), probed
 
-    def heat(self, candidates: Sequence[Candidate]) -> dict[str, float]:
+    def tune(self, candidates: Sequence[Candidate]) -> dict[str, float]:
         """Each start's best rate."""
         left = {candidate.start: list(candidate.rates) for candidate in candidates}
         for share in RUNGS:
@@ -224,7 +224,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
         return {start: rates[0] for start, rates in left.items()}
 
     def _better_half(self, start: str, rates: list[float], steps: int) -> list[float]:
-        reached = {rate: self._heat(start, rate, steps) for rate in rates}
+        reached = {rate: self._tuning_run(start, rate, steps) for rate in rates}
         if self.automatic:
             self._lower(start, reached, steps)
         for _ in range(_FURTHER if self.automatic and steps < self.trial.steps * RUNGS[1] else 0):
@@ -232,7 +232,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
             edges = {min(reached): 1 / 3, max(reached): 3.0}
             if best not in edges or not math.isfinite(reached[best]):
                 break
-            reached[best * edges[best]] = self._heat(start, best * edges[best], steps)
+            reached[best * edges[best]] = self._tuning_run(start, best * edges[best], steps)
         return sorted(reached, key=lambda rate: reached[rate])[: (len(rates) + 1) // 2]
 
     def _lower(self, start: str, reached: dict[float, float], steps: int) -> None:
@@ -241,12 +241,12 @@ class _Race:  # a class because heats and finals share store, clock and costs
         while not any(map(math.isfinite, reached.values())) and self.lowered[start] < _LOWER:
             lowered, rate = True, min(reached) / 10
             self.lowered[start] += 1
-            reached[rate] = self._heat(start, rate, steps)
+            reached[rate] = self._tuning_run(start, rate, steps)
         if lowered and math.isfinite(reached[min(reached)]):
             rate = 3 * min(reached)
-            reached[rate] = self._heat(start, rate, steps)
+            reached[rate] = self._tuning_run(start, rate, steps)
 
-    def _heat(self, start: str, rate: float, steps: int) -> float:
+    def _tuning_run(self, start: str, rate: float, steps: int) -> float:
         self.tell(f"{start} at rate {rate:.3g}: {steps} steps")
         run, _ = self.run("heat", start, rate, steps, 0)
         self.tuning_runs.append(TuningRun(start, rate, steps, run))

@@ -52,7 +52,7 @@ class Standing:
 
     Attributes:
         start: its name.
-        rate: the rate that its heats chose.
+        rate: the rate that its tuning runs chose.
         runs: one for each seed, their `held_out` on batches that took no part in any choice.
         seeds: those seeds; fewer where the start could not be made for one.
         seconds: of its runs.
@@ -117,8 +117,8 @@ def all_diverged(tuning_runs: Sequence[TuningRun], standings: Sequence[Standing]
     """The starts of which no run came to its end, whatever the rate."""
     told = {}
     for standing in standings:
-        own = [heat for heat in heats if heat.start == standing.start]
-        if not any(math.isfinite(run.held_out) for run in [*standing.runs, *(heat.run for heat in own)]):
-            lowest = min(standing.rate, *(heat.rate for heat in own), math.inf)
+        own = [tried for tried in tuning_runs if tried.start == standing.start]
+        if not any(math.isfinite(run.held_out) for run in [*standing.runs, *(tried.run for tried in own)]):
+            lowest = min(standing.rate, *(tried.rate for tried in own), math.inf)
             told[standing.start] = f"every rate tried diverged, down to {lowest:.3g}"
     return told

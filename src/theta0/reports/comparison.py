@@ -88,7 +88,8 @@ def notes(found: Comparison) -> str:
     """What the numbers rest on."""
     seeds = "weights, data orders and noise" if found.drawn else "data orders and noise, not weights"
     text = f"Spread: standard deviation over seeds, which draw {seeds}. Held-out batches took no part in the choice of "
-    text += f"rates ({counted(len(found.tuning_runs), 'heat')}). Cost {number(found.cost)} gradients, {found.seconds:.0f} s."
+    text += f"rates ({counted(len(found.tuning_runs), 'tuning run')}). "
+    text += f"Cost {number(found.cost)} gradients, {found.seconds:.0f} s."
     return text + ("" if found.complete else " The time ran out before every start had every seed.")
 
 
@@ -101,6 +102,7 @@ def comparison_document(found: Comparison, *, target: str) -> dict[str, Any]:
     winner = None if found.winner is None else {"start": found.winner.start, "rate": found.winner.rate}
     standings = [asdict(standing) | {"mean": standing.mean, "spread": standing.spread} for standing in found.standings]
     body = asdict(found) | {"standings": standings, "winner": winner}
+    body["entrants"], body["heats"] = body.pop("candidates"), body.pop("tuning_runs")  # their names in schema 1
     document: dict[str, Any] = finite(head(target) | {"comparison": body, "cost_in_gradients": found.cost})
     return document
 
