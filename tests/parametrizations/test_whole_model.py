@@ -13,7 +13,14 @@ from states import state_of
 from theta0._batches import load_batches
 from theta0._models import main_output, outputs_of, unwrapped
 from theta0.measurements import activation_shift
-from theta0.parametrizations import check, is_linearly_constrained, parametrize_, remove_, reparametrize, whole_model
+from theta0.parametrizations import (
+    has_zero_sums,
+    is_linearly_constrained,
+    parametrize_,
+    remove_,
+    reparametrize,
+    whole_model,
+)
 
 METHODS = ["lcw", "cwn", "weight-norm", "spectral-norm"]
 each_method = pytest.mark.parametrize("method", METHODS)
@@ -261,8 +268,8 @@ def test_other_parametrizations_stay():
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     parametrize.register_parametrization(net[0], "weight", nn.Tanh())
     parametrize_(net, "lcw")
-    assert check(net[1])
-    assert not check(net[0])
+    assert has_zero_sums(net[1])
+    assert not has_zero_sums(net[0])
     assert remove_(remove_(net)) is net
     assert parametrize.is_parametrized(net[0])
     assert not is_linearly_constrained(net[1])

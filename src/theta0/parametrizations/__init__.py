@@ -3,12 +3,12 @@
 from theta0.parametrizations.centered_weight_norm import centered_weight_norm
 from theta0.parametrizations.linearly_constrained import is_linearly_constrained, linearly_constrained
 from theta0.parametrizations.whole_model import Parametrized, parametrize_, remove_, reparametrize
-from theta0.parametrizations.zero_sums import check, relative_sums
+from theta0.parametrizations.zero_sums import has_zero_sums, relative_sums
 
 __all__ = [
     "Parametrized",
     "centered_weight_norm",
-    "check",
+    "has_zero_sums",
     "is_linearly_constrained",
     "linearly_constrained",
     "parametrize_",
