@@ -18,8 +18,8 @@ import torch
 from rate_problems import PROBLEMS, Problem, problem
 from torch import nn
 
+from theta0._training import OptimizerSettings, make_optimizer
 from theta0.curvature import suggest_learning_rate
-from theta0.curvature.stability import Settings, stepper
 
 STEPS = 200
 GRIDS = {  # twelve rates each
@@ -41,7 +41,7 @@ def trained(name: str, seed: int, optimizer: str, rate: float) -> tuple[float, b
     model, batches, loss_name = problem(name, seed)
     loss = LOSSES[loss_name]
     before = mean_loss(model, batches, loss)
-    step_of = stepper(Settings(optimizer), model.parameters(), rate)
+    step_of = make_optimizer(OptimizerSettings(optimizer), model.parameters(), rate)
     for step in range(STEPS):
         x, y = batches[step % len(batches)]
         step_of.zero_grad(set_to_none=True)
@@ -65,7 +65,9 @@ def lr_finder(made: Problem, optimizer: str) -> tuple[float, float]:
     from torch_lr_finder import LRFinder
 
     model, batches, loss = made
-    finder = LRFinder(model, stepper(Settings(optimizer), model.parameters(), 1e-5), LOSSES[loss], device="cpu")
+    finder = LRFinder(
+        model, make_optimizer(OptimizerSettings(optimizer), model.parameters(), 1e-5), LOSSES[loss], device="cpu"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         finder.range_test(Repeated(batches), end_lr=10, num_iter=100)
@@ -101,7 +103,7 @@ def lightning_finder(made: Problem, optimizer: str) -> tuple[float, float]:
 
         def configure_optimizers(self):
             """The optimizer, at the rate being tried."""
-            return stepper(Settings(optimizer), self.parameters(), self.lr)
+            return make_optimizer(OptimizerSettings(optimizer), self.parameters(), self.lr)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -18,6 +18,7 @@ from theta0.comparison import STARTS, compare, winning_start_
 from theta0.comparison.store import Store, digest, run_from_dict, run_to_dict
 from theta0.parametrizations import is_linearly_constrained
 from theta0.treatment import REMEDIES
+from theta0.treatment.results import Applied
 from theta0.treatment.searches import SEARCHES
 from theta0.treatment.trials import Run, fresh_order
 
@@ -46,7 +47,7 @@ def test_a_deep_sigmoid_network_is_won_by_a_start_and_the_default_is_never_dropp
     assert found.drawn
     assert all(len(standing.runs) == 2 for standing in found.standings)
     assert found.cost == pytest.approx(
-        sum(heat.run.cost for heat in found.heats) + sum(r.cost for s in found.standings for r in s.runs)
+        sum(tried.run.cost for tried in found.tuning_runs) + sum(r.cost for s in found.standings for r in s.runs)
     )
     assert found.to_dict()["lcw/mean"] == by_name["lcw"].mean
 
@@ -54,20 +55,20 @@ def test_a_deep_sigmoid_network_is_won_by_a_start_and_the_default_is_never_dropp
 def test_rates_are_halved_by_their_own_short_runs():
     found = compare(deep, learnable(), "cross_entropy", **SHORT)
     for start in ("default", "lcw"):
-        first, second = ({h.rate: h.run for h in found.heats if (h.start, h.steps) == (start, n)} for n in (3, 6))
+        first, second = ({h.rate: h.run for h in found.tuning_runs if (h.start, h.steps) == (start, n)} for n in (3, 6))
         assert set(first) == {0.03, 0.1, 0.3}
         kept = sorted(first, key=lambda rate: first[rate].held_out)[:2]
         assert set(second) == set(kept)
         best = min(kept, key=lambda rate: second[rate].held_out)
         assert next(s.rate for s in found.standings if s.start == start) == best
-    assert {h.steps for h in found.heats} == {3, 6}
+    assert {h.steps for h in found.tuning_runs} == {3, 6}
 
 
 def test_the_reported_run_is_what_training_gives():
     torch.manual_seed(3)
     model = deep(2)
     found = compare(model, learnable(), "cross_entropy", **SHORT | {"starts": ["lcw"], "rates": [0.1]})
-    assert found.heats == ()
+    assert found.tuning_runs == ()
     assert not found.drawn
     standing = found.winner
     REMEDIES["lcw"](model, learnable()[:12], "cross_entropy")
@@ -153,22 +154,22 @@ def test_a_budget_leaves_out_heats_and_seeds_but_no_start():
     assert not found.complete
     assert {standing.start for standing in found.standings} == {"default", "lcw"}
     assert all(len(standing.runs) == 1 for standing in found.standings)
-    assert {h.steps for h in found.heats} == {3}
+    assert {h.steps for h in found.tuning_runs} == {3}
     assert math.isnan(found.winner.spread)
 
 
 def test_a_start_that_cannot_be_made_is_told_and_the_others_are_raced():
     found = compare(mlp(), flat(), "cross_entropy", **SHORT | {"starts": ("default", "recurrent")})
     assert [s.start for s in found.standings] == ["default"]
-    assert found.entrants[1].reason == "expected a recurrent layer, got none"
+    assert found.candidates[1].reason == "expected a recurrent layer, got none"
     with pytest.raises(ValueError, match="recurrent: expected a recurrent layer"):
         compare(mlp(), flat(), "cross_entropy", **SHORT | {"starts": ["recurrent"]})
 
 
-def moody(model, batches, loss=None, *, generator=None, report=None):
+def moody(model, batches, loss=None, *, generator=None):
     if generator == 1:
         raise ValueError("not today")
-    return model
+    return Applied()
 
 
 def test_a_start_that_cannot_be_made_for_one_seed_is_told_and_the_race_goes_on(monkeypatch):
@@ -176,7 +177,7 @@ def test_a_start_that_cannot_be_made_for_one_seed_is_told_and_the_race_goes_on(m
     found = compare(deep, learnable(), "cross_entropy", **SHORT | {"starts": ("moody", "default"), "seeds": 3})
     assert [(s.start, s.seeds) for s in found.standings] == [("default", (0, 1, 2)), ("moody", (0, 2))]
     assert found.complete
-    assert [e.reason for e in found.entrants] == ["with seed 2 of 3: not today", ""]
+    assert [e.reason for e in found.candidates] == ["with seed 2 of 3: not today", ""]
     plain, other = found.standings
     assert [run.held_out for run in other.runs] == pytest.approx([plain.runs[seed].held_out for seed in (0, 2)])
 
@@ -198,21 +199,21 @@ def test_searched_starts_are_raced_and_tell_their_cost(monkeypatch):
     starts = ("default", "nio", "mmd", "gradinit")
     options = SHORT | {"starts": starts, "rates": [0.1], "steps": 4, "seeds": 2}
     found = compare(lambda: deep(2), learnable(), "cross_entropy", **options)
-    assert [entrant.start for entrant in found.entrants] == list(starts)
-    for entrant in found.entrants[1:]:
-        assert entrant.reason or entrant.gradients > 50
+    assert [candidate.start for candidate in found.candidates] == list(starts)
+    for candidate in found.candidates[1:]:
+        assert candidate.reason or candidate.gradients > 50
     raced = {standing.start for standing in found.standings}
-    assert raced >= {"default", "mmd"} | {e.start for e in found.entrants if not e.reason}
+    assert raced >= {"default", "mmd"} | {e.start for e in found.candidates if not e.reason}
     regression = [(x, x[:, :2].sin()) for x, _ in learnable()]
     found = compare(lambda: deep(2), regression, "mse", **options | {"starts": ("default", "mmd"), "seeds": 1})
     assert [standing.start for standing in found.standings] == ["default"]
-    assert found.entrants[1].reason.startswith("expected a classifier of two classes or more, got the loss 'mse'")
+    assert found.candidates[1].reason.startswith("expected a classifier of two classes or more, got the loss 'mse'")
 
 
 def test_the_time_for_making_a_start_counts_against_the_budget(monkeypatch):
-    def slow(model, batches, loss=None, *, generator=None, report=None):
+    def slow(model, batches, loss=None, *, generator=None):
         time.sleep(1.0)
-        return model
+        return Applied()
 
     monkeypatch.setitem(STARTS, "slow", slow)
     options = {"starts": ["slow"], "rates": [0.1], "steps": 1, "seeds": 3}
@@ -224,12 +225,12 @@ def test_the_time_for_making_a_start_counts_against_the_budget(monkeypatch):
 def test_automatic_rates_lie_around_each_starts_own_suggestion():
     options = {"starts": ("default", "unit-variance"), "steps": 2, "seeds": 1, "learning_rate": 0.123}
     found = compare(deep, learnable(), "cross_entropy", **options)
-    for entrant in found.entrants:
-        assert 5 <= len(entrant.rates) <= 7
-        assert any(0.7 < rate / 0.123 < 1.4 for rate in entrant.rates)
-        assert list(entrant.rates) == sorted(entrant.rates)
-        assert entrant.suggested in entrant.rates
-    assert found.entrants[0].suggested != found.entrants[1].suggested
+    for candidate in found.candidates:
+        assert 5 <= len(candidate.rates) <= 7
+        assert any(0.7 < rate / 0.123 < 1.4 for rate in candidate.rates)
+        assert list(candidate.rates) == sorted(candidate.rates)
+        assert candidate.suggested in candidate.rates
+    assert found.candidates[0].suggested != found.candidates[1].suggested
 
 
 def test_the_winner_can_be_made_again():

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from theta0._training import OptimizerSettings, make_optimizer
 from theta0.curvature import suggest_learning_rate
-from theta0.curvature.stability import Settings, largest_rate, start_share, stepper
+from theta0.curvature.stability import largest_rate, start_share
 
 RATES = {
     "sgd": {},
@@ -31,8 +32,8 @@ def quadratic() -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
 
 
 def grows(model: nn.Module, batches, rate: float, **options) -> bool:
-    given = Settings("momentum" if "momentum" in options else "sgd", **options)
-    optimizer = stepper(given, model.parameters(), rate)
+    given = OptimizerSettings("momentum" if "momentum" in options else "sgd", **options)
+    optimizer = make_optimizer(given, model.parameters(), rate)
     (x, y), sizes = batches[0], []
     for _ in range(400):
         optimizer.zero_grad()
@@ -72,14 +73,16 @@ def test_bounds_are_those_of_the_two_step_recursions(beta, first, top, decay):
     def radius(matrix: list[list[float]]) -> float:
         return float(torch.linalg.eigvals(torch.tensor(matrix, dtype=torch.float64)).abs().max())
 
-    c = (top + decay) * largest_rate(Settings("momentum", momentum=beta, weight_decay=decay), top)
+    c = (top + decay) * largest_rate(OptimizerSettings("momentum", momentum=beta, weight_decay=decay), top)
     assert radius([[1 + beta - c, -beta], [1, 0]]) == pytest.approx(1, abs=1e-5)
-    c = (top + decay) * largest_rate(Settings("momentum", momentum=beta, nesterov=True, weight_decay=decay), top)
+    c = (top + decay) * largest_rate(
+        OptimizerSettings("momentum", momentum=beta, nesterov=True, weight_decay=decay), top
+    )
     assert radius([[(1 + beta) * (1 - c), -beta * (1 - c)], [1, 0]]) == pytest.approx(1, abs=1e-5)
-    c = top * largest_rate(Settings("adam", betas=(first, 0.999)), top) * (1 - first)
+    c = top * largest_rate(OptimizerSettings("adam", betas=(first, 0.999)), top) * (1 - first)
     assert radius([[1 + first - c, -first], [1, 0]]) == pytest.approx(1, abs=1e-5)
     for name in ("sgd", "momentum", "adam", "adamw", "rmsprop"):
-        assert 0 < start_share(Settings(name, momentum=beta), "hessian") <= 0.5
+        assert 0 < start_share(OptimizerSettings(name, momentum=beta), "hessian") <= 0.5
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "rmsprop"])
@@ -95,7 +98,7 @@ def test_the_suggestion_trains_and_the_model_is_left(name, optimizer):
     for module in model.modules():  # dropout's noise (here on labels that are noise too) is not in the curvature
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    stepped = stepper(Settings(optimizer), model.parameters(), found.value)
+    stepped = make_optimizer(OptimizerSettings(optimizer), model.parameters(), found.value)
     losses = []
     torch.manual_seed(0)
     for step in range(60):

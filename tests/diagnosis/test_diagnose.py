@@ -9,7 +9,7 @@ from ill_networks import ILL, Ill, Product, biased, data, default, healthy, stac
 from torch import nn
 
 from cases import CASES, case, each_case, flat, normal
-from theta0._batches import materialised
+from theta0._batches import load_batches
 from theta0.diagnosis import Diagnosis, Evidence, diagnose
 from theta0.diagnosis.rules import zero_gradient
 
@@ -188,6 +188,6 @@ def test_a_zero_gradient_is_an_error_where_it_holds_half_of_the_parameters(monke
     for stuck, severity in ((1, "warning"), (2, "warning"), (3, "error"), (6, "error")):
         monkeypatch.setattr(Evidence, "trained", [f"p{i}.bias" for i in range(6)])
         monkeypatch.setattr(Evidence, "stuck", [f"p{i}.bias" for i in range(stuck)])
-        evidence = Evidence(healthy(), materialised(data(), healthy()), "cross_entropy")
+        evidence = Evidence(healthy(), load_batches(data(), healthy()), "cross_entropy")
         evidence.table.update({f"p{i}.bias": {"value_rms": 1.0} for i in range(6)})
         assert zero_gradient.judge(evidence).severity == severity

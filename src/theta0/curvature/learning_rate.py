@@ -10,15 +10,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from theta0._batches import Batch, materialised, ready, sliced
-from theta0._forward_conditions import in_single_precision, trained_parameters
+from theta0._batches import Batch, in_single_precision, load_batches, sliced, with_shapes
+from theta0._errors import UserCodeError
 from theta0._losses import Loss, checked, loss_of
 from theta0._models import unwrapped
 from theta0._randomness import Randomness
-from theta0._untouched import snapshot, untouched
-from theta0._user_code import UserCodeError
+from theta0._state import preserve_state, snapshot
+from theta0._training import OptimizerSettings, count_gradients, mean_loss, steps_from
+from theta0._weights import trained_parameters
 from theta0.curvature.problem import Matrix, flat
-from theta0.curvature.stability import ADAPTIVE, Settings, checked_settings, largest_rate, start_share, stepper
+from theta0.curvature.stability import ADAPTIVE, largest_rate, start_share
 from theta0.curvature.top_eigenvalue import Certificate, TopEigenvalue, top_eigenvalue
 
 _MOMENTS = 4  # gradients of different samples that the second moments are averaged over, at least
@@ -122,10 +123,10 @@ def suggest_learning_rate(
     Raises:
         ValueError: if an argument is wrong, or there is no (positive) curvature.
     """
-    settings = checked_settings(Settings(optimizer, momentum, nesterov, betas, eps=eps, weight_decay=weight_decay))
+    settings = OptimizerSettings(optimizer, momentum, nesterov, betas, eps=eps, weight_decay=weight_decay)
     chosen: Matrix = matrix or ("ggn" if optimizer in ADAPTIVE or certify is not None else "hessian")
-    data = materialised(batches, unwrapped(model), max_batches=max_batches)
-    inner, data = in_single_precision(ready(unwrapped(model), data[0]), data)
+    data = load_batches(batches, unwrapped(model), max_batches=max_batches)
+    inner, data = in_single_precision(with_shapes(unwrapped(model), data[0]), data)
     sizes = _checked_sizes(batch_sizes, data)
     inverse, cost = _inverse_preconditioner(inner, data, checked(loss), settings)
     options = {
@@ -152,7 +153,7 @@ def suggest_learning_rate(
         top,
         max(f.residual for f in found),
         sum(f.products for group in groups for f in group),
-        cost + (halvings + 1) * (steps + 2 * len(data) / 3) * (steps > 0),
+        cost + (halvings + 1) * count_gradients(steps, forward=2 * len(data)) * (steps > 0),
         found[0].certificate,
         optimizer,
         chosen,
@@ -196,7 +197,7 @@ def _checked_sizes(batch_sizes: Sequence[int] | None, data: Sequence[Batch]) -> 
 
 
 def _inverse_preconditioner(
-    model: nn.Module, data: Sequence[Batch], loss: Loss, settings: Settings
+    model: nn.Module, data: Sequence[Batch], loss: Loss, settings: OptimizerSettings
 ) -> tuple[Float[Tensor, " n"] | None, float]:
     """P⁻¹ = 1/(√v̂ + ε) at the first steps, and its cost."""
     if settings.optimizer not in ADAPTIVE:
@@ -206,7 +207,7 @@ def _inverse_preconditioner(
     parts = [sliced(b, slice(i * s, (i + 1) * s)) for b, s in zip(data, sizes, strict=True) for i in range(cuts)]
     parameters = trained_parameters(model)
     squares = []
-    with untouched(model), torch.enable_grad():
+    with preserve_state(model), torch.enable_grad():
         if cuts > 1 and not _takes(model, parts[0], loss):
             parts, cuts = list(data), 1
         for part in parts:
@@ -234,17 +235,17 @@ def _cuttable(batch: Batch) -> bool:
 
 
 def _checked_by_training(
-    model: nn.Module, data: Sequence[Batch], loss: Loss, settings: Settings, rate: float, steps: int
+    model: nn.Module, data: Sequence[Batch], loss: Loss, settings: OptimizerSettings, rate: float, steps: int
 ) -> tuple[float, int]:
     """Halve the rate while a few steps at it raise the mean loss."""
     if steps <= 0:
         return rate, 0
-    with untouched(model):
+    with preserve_state(model):
         restore = snapshot(model)
-        before = _mean_loss(model, data, loss)
+        before = mean_loss(model, data, loss)
         for halvings in range(_HALVINGS + 1):
-            torch.manual_seed(0)
-            after = _after_steps(model, data, loss, stepper(settings, trained_parameters(model), rate), steps)
+            losses = steps_from(model, data, loss, optimizer=settings, rate=rate, steps=steps)
+            after = mean_loss(model, data, loss) if math.isfinite(losses[-1]) else math.inf
             restore()
             if after <= _GROWTH * before + 1e-12:
                 return rate, halvings
@@ -253,23 +254,3 @@ def _checked_by_training(
         f"model: expected a rate at which {steps} steps do not raise the loss, got none down to {2 * rate:g}, although "
         "the curvature allows it; is the forward pass random, or the loss rough? steps=0 leaves this check out"
     )
-
-
-def _after_steps(
-    model: nn.Module, data: Sequence[Batch], loss: Loss, optimizer: torch.optim.Optimizer, steps: int
-) -> float:
-    with torch.enable_grad():
-        for step in range(steps):
-            optimizer.zero_grad(set_to_none=True)
-            value, _ = loss_of(model, data[step % len(data)], loss)
-            if not torch.isfinite(value):
-                return math.inf
-            value.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-    return _mean_loss(model, data, loss)
-
-
-def _mean_loss(model: nn.Module, data: Sequence[Batch], loss: Loss) -> float:
-    with torch.no_grad():
-        mean = sum(float(loss_of(model, batch, loss)[0]) for batch in data) / len(data)
-    return mean if math.isfinite(mean) else math.inf

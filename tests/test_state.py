@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from cases import Case, case, each_case, flat, mlp, normal
 from states import randomness, state_of
 from theta0._models import unwrapped
-from theta0._untouched import snapshot, untouched
+from theta0._state import preserve_state, snapshot
 from theta0.curvature import suggest_learning_rate
 from theta0.diagnosis import diagnose
 from theta0.measurements import activation_shift, gradients, neuron_shifts, signals
@@ -200,7 +200,7 @@ def test_untouched_lets_the_exception_through():
     before = state_of(model)
 
     def fail():
-        with untouched(model):
+        with preserve_state(model):
             model[0].weight.data.zero_()
             raise Stop
 
