@@ -58,6 +58,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
     @cached_property
     def records(self) -> list[Record]:
         """Every number that a forward and backward pass per batch gives: of layers, parameters and the network."""
+        self.inspection  # noqa: B018 (first, because it names the layer at which a forward pass fails)
         found = signals_of(self.model, self.batches, self.loss)
         self.spend(float(len(self.batches)))
         return found
