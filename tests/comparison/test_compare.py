@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cases import CASES, flat, mlp, normal
+from cases import SAMPLED, flat, mlp, normal
 from states import randomness, state_of
 from theta0._models import unwrapped
 from theta0.comparison import STARTS, compare, winning_start_
@@ -80,7 +80,7 @@ def test_the_reported_run_is_what_training_gives():
     assert standing.runs[0].held_out == pytest.approx(held, rel=1e-4)
 
 
-@pytest.mark.parametrize("c", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("c", SAMPLED, ids=lambda c: c.name)
 def test_a_model_is_left_as_it_was(c):
     model = c.model()
     before, drawn, reason = state_of(unwrapped(model)), randomness(), None

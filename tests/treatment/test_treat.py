@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
-from cases import CASES, case, flat, labels, mlp, normal
+from cases import SAMPLED, case, flat, labels, mlp, normal
 from states import randomness, state_of
 from theta0._models import unwrapped
 from theta0.initializers import unit_variance_
@@ -117,7 +117,7 @@ def test_what_is_no_better_is_taken_back():
     assert randomness() == drawn
 
 
-@pytest.mark.parametrize("c", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("c", SAMPLED, ids=lambda c: c.name)
 @pytest.mark.parametrize("with_", ["lcw", "unit-variance"])
 def test_kept_or_taken_back_for_every_network(c, with_):
     model = c.model()
