@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from theta0.cli import app
@@ -307,9 +308,9 @@ def test_the_version():
 
 def test_rate_prints_a_number_and_verifies_it():
     example = Path(__file__).parents[1] / "examples" / "healthy_mlp.py"
-    code, out, err = run("rate", example, "--verify", "--json")
-    assert code == 0, err
-    result = json.loads(out)
+    done = inside("rate", example, "--verify", "--json")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
     assert 0 < result["learning_rate"]["value"] < result["learning_rate"]["bound"]
     assert len(result["runs"]) == 4
     assert result["runs"][1]["held_out"] < result["runs"][1]["held_out_start"]
@@ -342,14 +343,14 @@ def test_spectrum_tells_what_is_wrong(tmp_path):
 
 
 def test_reproduce_names_what_it_knows():
-    code, out, err = run("reproduce", "furusho2020thesis", "list")
-    assert code == 0, err
-    assert "fig17" in out.split()
+    listed = inside("reproduce", "furusho2020thesis", "list")
+    assert listed.exit_code == 0, listed.stderr
+    assert "fig17" in listed.stdout.split()
     for arguments in (("nobody2000", "fig1"), ("furusho2020thesis", "fig99")):
-        code, _, err = run("reproduce", *arguments)
-        assert code == 2
-        assert "expected" in err
-        assert "Traceback" not in err
+        wrong = inside("reproduce", *arguments)
+        assert wrong.exit_code == 2
+        assert "expected" in wrong.stderr
+        assert "Traceback" not in wrong.stderr
 
 
 def test_compare_in_a_real_process_goes_on_from_its_store_and_writes_the_winner(tmp_path):
@@ -387,13 +388,16 @@ def batches():
 def test_compare_goes_on_from_its_store_where_data_are_shuffled(generator, tmp_path):
     path, store = target(tmp_path, SHUFFLED.replace("GENERATOR", generator)), tmp_path / "runs.jsonl"
     options = ["--starts", "default", "--rates", "0.03,0.1", "--steps", 8, "--seeds", 1, "--store", store, "--json"]
-    code, first, err = run("compare", path, *options)
-    assert code == 0, err
-    done = store.read_text()
-    again = inside("compare", path, *options)  # of another random state
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        first = inside("compare", path, *options)
+        assert first.exit_code == 0, first.stderr
+        done = store.read_text()
+        torch.manual_seed(2)
+        again = inside("compare", path, *options)
     assert again.exit_code == 0
     assert store.read_text() == done
-    found, same = (json.loads(text)["comparison"] for text in (first, again.stdout))
+    found, same = (json.loads(result.stdout)["comparison"] for result in (first, again))
     assert same["standings"] == found["standings"]
 
 
@@ -417,15 +421,15 @@ def test_an_interrupted_race_says_where_its_runs_are(after, said, tmp_path, monk
 
 
 @pytest.mark.parametrize("name", ["nio", "gradinit", pytest.param("mmd", marks=pytest.mark.slow)])
-def test_treat_with_a_search_in_a_real_process(name, tmp_path):
+def test_treat_with_a_search(name, tmp_path):
     path, out_file = target(tmp_path, HEALTHY), tmp_path / "start.safetensors"
-    code, out, err = run("treat", path, "--with", name, "--steps", 10, "--json", "--out", out_file)
-    assert code in (0, 1), err
-    document = json.loads(out)
+    done = inside("treat", path, "--with", name, "--steps", 10, "--json", "--out", out_file)
+    assert done.exit_code in (0, 1), done.stderr
+    document = json.loads(done.stdout)
     assert document["treatment"]["remedy"] == name
-    assert document["treatment"]["kept"] is (code == 0) is out_file.exists()
+    assert document["treatment"]["kept"] is (done.exit_code == 0) is out_file.exists()
     assert document["cost_in_gradients"] > 300
-    assert f"applying {name}" in err
+    assert f"applying {name}" in done.stderr
 
 
 def test_compare_races_the_same_starts_on_the_command_line():
@@ -449,7 +453,7 @@ def test_compare_out_of_time_exits_with_1_and_bad_input_with_2(tmp_path):
 def test_treat_says_whose_fault_it_is_and_writes_nothing(tmp_path):
     squashed = HEAD + "def net(): return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2), nn.Softmax(1))\n"
     out_file = tmp_path / "start.safetensors"
-    code, out, err = run("treat", target(tmp_path, squashed), "--out", out_file)
-    assert code == 1, err
-    assert "Not the start's fault but that of the output and the loss" in out.replace("\n", " ")
+    done = inside("treat", target(tmp_path, squashed), "--out", out_file)
+    assert done.exit_code == 1, done.stderr
+    assert "Not the start's fault but that of the output and the loss" in done.stdout.replace("\n", " ")
     assert not out_file.exists()

@@ -21,7 +21,7 @@ from theta0.treatment import REMEDIES, treat
 from theta0.treatment.trials import fresh_order
 
 
-def deep(depth=12, width=16, phi=nn.Sigmoid) -> nn.Sequential:
+def deep(depth=6, width=16, phi=nn.Sigmoid) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
         *(part for _ in range(depth) for part in (nn.Linear(width, width), phi())), nn.Linear(width, 3)
@@ -40,7 +40,7 @@ QUICK = {"optimizer": "momentum", "learning_rate": 0.1, "steps": 8}
 def test_a_deep_sigmoid_network_is_mended_and_stays_mended():
     model = deep()
     drawn = randomness()
-    found = treat(model, learnable(), "cross_entropy", optimizer="momentum", learning_rate=0.1, steps=60)
+    found = treat(model, learnable(), "cross_entropy", optimizer="momentum", learning_rate=0.1, steps=20)
     assert found.kept
     assert found.remedy == "lcw"
     assert found.rate == 0.1
@@ -50,7 +50,7 @@ def test_a_deep_sigmoid_network_is_mended_and_stays_mended():
     assert not found.before.healthy
     assert found.after.healthy
     assert randomness() == drawn
-    assert [is_linearly_constrained(m) for m in model if isinstance(m, nn.Linear)] == [True] * 12 + [False]
+    assert [is_linearly_constrained(m) for m in model if isinstance(m, nn.Linear)] == [True] * 6 + [False]
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
     x, y = learnable()[0]
     assert F.cross_entropy(model(x), y).item() > 0.7  # the start, not the trained net
@@ -58,7 +58,7 @@ def test_a_deep_sigmoid_network_is_mended_and_stays_mended():
 
 def test_the_reported_runs_are_what_training_gives_on_data_that_took_no_part_before():
     model = deep()
-    found = treat(model, learnable(), "cross_entropy", with_="lcw", **QUICK | {"steps": 40})
+    found = treat(model, learnable(), "cross_entropy", with_="lcw", **QUICK | {"steps": 12})
     assert found.kept
     assert len(found.confirmations) == 3
     assert found.confirmations[0] == (found.untreated, found.treated)
@@ -68,7 +68,7 @@ def test_the_reported_runs_are_what_training_gives_on_data_that_took_no_part_bef
         model.load_state_dict(start)
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         losses = []
-        for x, y in fresh_order(rest, 40, order):
+        for x, y in fresh_order(rest, 12, order):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y)
             losses.append(loss.item())
