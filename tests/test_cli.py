@@ -353,9 +353,9 @@ def test_reproduce_names_what_it_knows():
 
 
 def test_compare_in_a_real_process_goes_on_from_its_store_and_writes_the_winner(tmp_path):
-    path, store, out_file = target(tmp_path, DEEP), tmp_path / "runs.jsonl", tmp_path / "built" / "start.safetensors"
+    path, store, out_file = target(tmp_path, SIX), tmp_path / "runs.jsonl", tmp_path / "built" / "start.safetensors"
     page = tmp_path / "page.html"
-    options = ["--starts", "default,lcw", "--rates", "0.03,0.1", "--steps", 40, "--seeds", 2, "--store", store]
+    options = ["--starts", "default,lcw", "--rates", "0.03,0.1", "--steps", 20, "--seeds", 2, "--store", store]
     code, out, err = run("compare", path, *options, "--out", out_file, "--html", page, "--json")
     assert code == 0, err
     document = json.loads(out)
