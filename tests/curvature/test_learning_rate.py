@@ -57,14 +57,6 @@ def test_bound_is_where_a_quadratic_turns_unstable(name):
     assert grows(quadratic()[0], batches, 1.03 * found.bound, **options)
 
 
-def test_suggestion_for_gradient_descent_is_one_over_the_top_eigenvalue():
-    model, batches = quadratic()
-    found = suggest_learning_rate(model, batches, "mse", generator=0)
-    assert found.value == pytest.approx(1 / found.top_eigenvalue)
-    assert found.bound == pytest.approx(2 / found.top_eigenvalue)
-    assert found.halvings == 0
-
-
 @given(beta=st.floats(0, 0.99), first=st.floats(0, 0.99), top=st.floats(1e-3, 1e3), decay=st.floats(0, 10))
 @settings(deadline=None, max_examples=50)
 def test_bounds_are_those_of_the_two_step_recursions(beta, first, top, decay):
