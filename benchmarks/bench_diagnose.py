@@ -130,9 +130,11 @@ def main():
         row["memory"] = run(name, "diagnosis", before) / run(name, "step", before)
         row["held"] = row["ratio"] <= LIMITS.get(name, LIMIT) and row["memory"] <= MEMORY_LIMIT
         rows[name] = row
-        print(f"{name:24} {row['ratio']:5.2f} ({row['least']:.2f}-{row['most']:.2f}) gradients a batch, "
-              f"{row['memory']:4.2f} x memory, gradient {row['gradient'] * 1e3:6.0f} ms  {'' if row['held'] else 'OVER'}",
-              flush=True)  # fmt: skip
+        spread = f"({row['least']:.2f}-{row['most']:.2f})"
+        figures = f"{row['ratio']:5.2f} {spread} gradients a batch, {row['memory']:4.2f} x memory"
+        print(
+            f"{name:24} {figures}, gradient {row['gradient'] * 1e3:6.0f} ms {'' if row['held'] else 'OVER'}", flush=True
+        )
     if arguments.out:
         environment = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
         arguments.out.write_text(json.dumps({"networks": rows, "environment": environment}, indent=1) + "\n")

@@ -23,16 +23,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from theta0.initializers.mmd_loss import Weights, mmd_terms
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from theta0._forward_conditions import twice_differentiable
-from theta0.initializers.mmd_loss import Weights, mmd_terms
+from theta0._state import twice_differentiable
 from theta0.measurements import simplex_discrepancy
 from theta0.measurements.degeneracy import degenerate_loss
-from theta0.measurements.gram_noise import _factor
 from theta0.measurements.output_jacobian import detachment_loss
-from theta0.measurements.perturbation_noise import noise_from, normal
+from theta0.measurements.perturbation_noise import _factor, noise_from, normal
 from theta0.measurements.perturbed_outputs import neighbourhood, sampled
 
 BATCH, PERTURBATIONS, SCALE = 32, 256, math.sqrt(0.5)

@@ -25,10 +25,10 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from theta0._batches import Batch
+from theta0._state import functorch_safe
 from theta0.initializers import gradinit, nio
 from theta0.initializers.scaled_network import scaled_network
 from theta0.measurements import gradient_gram
-from theta0.measurements.sample_losses import repeatable
 from theta0.papers.models import cifar_resnet
 
 NEVER, ALWAYS = 1e9, 1e-9  # caps under which the objective or the norm is descended
@@ -101,7 +101,7 @@ def main() -> None:
     inputs, targets = torch.randn(arguments.samples, 3, 32, 32), torch.randint(0, 10, (arguments.samples,))
     others, done = packaged(model, inputs, targets)
     gram = gradient_gram(model, [(inputs[:64], targets[:64])], "cross_entropy")
-    with repeatable(model):
+    with functorch_safe(model):
         kinds = steps_of(model, inputs, targets) | others
         counted = {kind: operations(step) for kind, step in kinds.items()}
         ratios: dict[str, list[float]] = {kind: [] for kind in kinds if kind != "gradient"}

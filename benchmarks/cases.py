@@ -70,18 +70,18 @@ def fixed_start(module, target):
 def child(path):
     """Diagnose one target; its result as a dictionary."""
     from theta0 import diagnose
-    from theta0._batches import materialised
+    from theta0._batches import load_batches
+    from theta0._state import preserve_state
     from theta0._training import steps_from
-    from theta0._untouched import untouched
     from theta0.targets import load_target
 
     torch.set_num_threads(1)
     warm = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
     diagnose(warm, [(torch.ones(4, 2), torch.arange(4) % 2)], "cross_entropy", optimizer="adam", learning_rate=1e-3)
     target = load_target(path)
-    data = materialised(target.batches, target.model)
+    data = load_batches(target.batches, target.model)
     options = {"optimizer": target.optimizer or "sgd", "rate": target.learning_rate or 0.01, "steps": 2}
-    with untouched(target.model):
+    with preserve_state(target.model):
         steps_from(target.model, data[:1], target.loss, **options)  # kernels are built at their first use
     standing = kilobytes(list(target.model.parameters()), [(b.inputs, b.targets) for b in data])
     start = time.perf_counter()

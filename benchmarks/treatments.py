@@ -27,12 +27,12 @@ TIMES = 2.0
 
 def final(module, model, *, rate, changed=None):
     """Mean of the last ten training losses after STEPS steps; infinite where it diverged."""
-    from theta0._batches import materialised
+    from theta0._batches import load_batches
     from theta0._training import steps_from
 
     changed = changed or {}
     batch, steps = changed.get("batch", module.batch), module.STEPS
-    data = materialised([batch(i) for i in range(steps)], model, max_batches=None)
+    data = load_batches([batch(i) for i in range(steps)], model, max_batches=None)
     optimizer, loss = changed.get("OPTIMIZER", module.optimizer), changed.get("LOSS", module.loss)
     rate = changed.get("LR", rate)
     losses = steps_from(model, data, loss, optimizer=optimizer, rate=rate, steps=steps)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 from cases import case, flat, normal
-from theta0._batches import Batch, endless, held_out, materialised, ready
+from theta0._batches import Batch, endless, held_out, load_batches, with_shapes
 from theta0._models import device_of, main_output, outputs_of, unwrapped
 from theta0.diagnosis import diagnose
 
@@ -32,25 +32,25 @@ X, Y = normal(4, 6), torch.tensor([0, 1, 2, 0])
     ids=["list", "list of lists", "tuple", "loader", "re-iterable", "generator"],
 )
 def test_sources_of_pairs(source):
-    (batch,) = materialised(source, LINEAR)
+    (batch,) = load_batches(source, LINEAR)
     assert torch.equal(batch.inputs, X)
     assert torch.equal(batch.targets, Y)
     assert (batch.size, batch.number) == (4, 0)
 
 
 def test_bare_inputs_and_dicts():
-    bare, alone = materialised([X, (X,)], LINEAR)
+    bare, alone = load_batches([X, (X,)], LINEAR)
     assert bare.targets is None
     assert alone.targets is None
-    (named,) = materialised([{"x": X, "labels": Y}], LINEAR)
+    (named,) = load_batches([{"x": X, "labels": Y}], LINEAR)
     assert torch.equal(named.targets, Y)
     assert set(named.inputs) == {"x", "labels"}
-    assert materialised([{"x": X}], LINEAR)[0].targets is None
+    assert load_batches([{"x": X}], LINEAR)[0].targets is None
 
 
 def test_batches_already_materialised_pass():
-    found = materialised(flat(), LINEAR)
-    assert materialised(found, LINEAR) == found
+    found = load_batches(flat(), LINEAR)
+    assert load_batches(found, LINEAR) == found
 
 
 def test_an_iterable_dataset():
@@ -58,11 +58,11 @@ def test_an_iterable_dataset():
         def __iter__(self):
             yield from ((X[i], Y[i]) for i in range(4))
 
-    assert [b.size for b in materialised(DataLoader(Stream(), 3), LINEAR)] == [3, 1]
+    assert [b.size for b in load_batches(DataLoader(Stream(), 3), LINEAR)] == [3, 1]
 
 
 def test_floating_inputs_follow_the_models_dtype_and_targets_stay():
-    (batch,) = materialised([((X, Y), X)], nn.Linear(6, 3).double())
+    (batch,) = load_batches([((X, Y), X)], nn.Linear(6, 3).double())
     assert batch.inputs[0].dtype == torch.float64
     assert batch.inputs[1].dtype == torch.int64
     assert batch.targets.dtype == torch.float32
@@ -76,7 +76,7 @@ def test_no_more_batches_are_drawn_than_asked():
             drawn.append(number)
             yield X, Y
 
-    assert len(materialised(source(), LINEAR, max_batches=2)) == 2
+    assert len(load_batches(source(), LINEAR, max_batches=2)) == 2
     assert drawn == [0, 1]
 
 
@@ -100,7 +100,7 @@ def test_no_more_batches_are_drawn_than_asked():
 )
 def test_data_that_cannot_be_used(source, message, unchecked):
     with pytest.raises(ValueError, match=message):
-        materialised(source, LINEAR)
+        load_batches(source, LINEAR)
     if not isinstance(source, (int, str)) and not hasattr(source, "__next__"):
         with pytest.raises(ValueError, match=message):
             diagnose(LINEAR, source, "cross_entropy")
@@ -190,10 +190,10 @@ def test_wrappers_are_taken_off():
 
 
 def test_lazy_models_are_copied_and_others_are_not():
-    (batch,) = materialised([(X, Y)], LINEAR)
-    assert ready(LINEAR, batch) is LINEAR
+    (batch,) = load_batches([(X, Y)], LINEAR)
+    assert with_shapes(LINEAR, batch) is LINEAR
     lazy = case("lazy").model()
-    copy = ready(lazy, batch)
+    copy = with_shapes(lazy, batch)
     assert copy is not lazy
     assert copy[0].weight.shape == (8, 6)
 

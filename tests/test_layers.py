@@ -5,15 +5,15 @@ import torch
 from torch import nn
 
 from cases import case, each_case
-from theta0._batches import materialised, ready
+from theta0._batches import load_batches, with_shapes
 from theta0._models import unwrapped
 from theta0._trace.layers import layers, tied_parameters
 
 
 def found_in(c):
     model = unwrapped(c.model())
-    batches = materialised(c.batches(), model)
-    model = ready(model, batches[0])
+    batches = load_batches(c.batches(), model)
+    model = with_shapes(model, batches[0])
     return model, layers(model, batches[0])
 
 
@@ -85,7 +85,7 @@ def test_a_layer_never_reached_is_not_listed():
 def test_two_names_of_one_module_are_one_layer():
     shared = nn.Linear(4, 4)
     model = nn.Sequential(shared, nn.ReLU(), shared)
-    batch = materialised([torch.ones(2, 4)], model)[0]
+    batch = load_batches([torch.ones(2, 4)], model)[0]
     assert [(layer.path, layer.calls) for layer in layers(model, batch)] == [("0", 2)]
 
 
@@ -93,5 +93,5 @@ def test_frozen_weight_behind_a_parametrization_is_frozen():
     c = case("constrained")
     model = c.model()
     model[0].parametrizations.weight.original.requires_grad_(False)
-    batch = materialised(c.batches(), model)[0]
+    batch = load_batches(c.batches(), model)[0]
     assert [layer.frozen for layer in layers(model, batch)] == [True, False, False]

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cases import case, flat, normal
-from theta0._batches import Batch, materialised
+from theta0._batches import Batch, load_batches
 from theta0._losses import applied, checked, constant_loss, loss_of, name_of
 from theta0.diagnosis import diagnose
 
@@ -114,7 +114,7 @@ def test_regression_targets_follow_the_outputs_dtype(targets):
 def test_the_models_own_loss_and_logits():
     c = case("own loss")
     model = c.model()
-    batch = materialised(c.batches(), model)[0]
+    batch = load_batches(c.batches(), model)[0]
     own, outputs = loss_of(model, batch, None)
     named, _ = loss_of(model, batch, "cross_entropy")
     by_callable, _ = loss_of(model, batch, lambda logits, labels: F.cross_entropy(logits, labels))

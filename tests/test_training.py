@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from cases import case, flat, mlp
 from states import state_of
-from theta0._batches import materialised
+from theta0._batches import load_batches
+from theta0._state import snapshot
 from theta0._training import RATES, mean_loss, probe_rate, short_run, steps_from
-from theta0._untouched import snapshot
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, 0.05),
@@ -34,7 +34,7 @@ def test_steps_are_those_of_a_plain_loop(name):
         loss.backward()
         optimizer.step()
     with torch.random.fork_rng():
-        found = steps_from(ours, materialised(batches, ours), "cross_entropy", optimizer=name, rate=0.05, steps=5)
+        found = steps_from(ours, load_batches(batches, ours), "cross_entropy", optimizer=name, rate=0.05, steps=5)
     assert found == pytest.approx(expected, rel=1e-6)
     torch.testing.assert_close(list(ours.parameters()), list(plain.parameters()))
 
@@ -43,14 +43,14 @@ def test_frozen_parameters_do_not_move():
     model = case("frozen").model()
     before = model[0].weight.clone()
     with torch.random.fork_rng():
-        steps_from(model, materialised(flat(), model), "cross_entropy", optimizer="adam", rate=0.1, steps=3)
+        steps_from(model, load_batches(flat(), model), "cross_entropy", optimizer="adam", rate=0.1, steps=3)
     assert torch.equal(model[0].weight, before)
 
 
 def test_a_run_ends_with_the_first_loss_that_is_not_finite():
     losses = iter([1.0, 2.0, math.nan, 4.0])
     model = mlp()
-    batches = materialised(flat(), model)
+    batches = load_batches(flat(), model)
     with torch.random.fork_rng():
         found = steps_from(model, batches, lambda o, t: o.sum() * 0 + next(losses), optimizer="sgd", rate=0.1, steps=9)
     assert found[:2] == [1.0, 2.0]
@@ -60,7 +60,7 @@ def test_a_run_ends_with_the_first_loss_that_is_not_finite():
 
 def test_mean_loss_is_over_batches_and_nan_counts_as_infinite():
     model = case("mlp").model()
-    batches = materialised(flat(), model)
+    batches = load_batches(flat(), model)
     expected = sum(F.cross_entropy(model(x), y).item() for x, y in flat()) / 2
     assert mean_loss(model, batches, "cross_entropy") == pytest.approx(expected)
     assert mean_loss(model, batches, lambda o, t: o.sum() * math.nan) == math.inf
@@ -69,7 +69,7 @@ def test_mean_loss_is_over_batches_and_nan_counts_as_infinite():
 def test_a_run_is_repeatable_under_dropout():
     def run():
         model = case("norm and dropout").model()
-        batches = materialised(flat(), model)
+        batches = load_batches(flat(), model)
         return short_run(model, batches, batches, "cross_entropy", optimizer="sgd", rate=0.1, steps=4)
 
     with torch.random.fork_rng():
@@ -78,7 +78,7 @@ def test_a_run_is_repeatable_under_dropout():
 
 def test_the_probed_rate_is_the_best_of_its_kind_and_the_model_is_put_back():
     model = case("mlp").model()
-    batches = materialised(flat(), model)
+    batches = load_batches(flat(), model)
     before = state_of(model)
     with torch.random.fork_rng():
         rate, cost = probe_rate(model, batches, "cross_entropy", optimizer="sgd", restore=snapshot(model))

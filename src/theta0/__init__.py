@@ -8,6 +8,7 @@
 Verbs: `diagnose`, `treat`, `compare`, `suggest_learning_rate`, `top_eigenvalue`, `save_start`,
 `load_start_`, `parametrize_`, `remove_`.
 Results: `Diagnosis`, `Finding`, `Treatment`, `Comparison`, `LearningRate`, `Run`, `Record`.
+Errors, all of them `ValueError`s: `UserCodeError`, `InapplicableError`, `NothingBetterError`, `NoCurvatureError`.
 Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `theta0.parametrizations`, `theta0.layers`,
 `theta0.regularizers`, `theta0.spectra`.
 """
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         theory,
         treatment,
     )
+    from theta0._errors import InapplicableError, NoCurvatureError, NothingBetterError, UserCodeError
     from theta0._records import Record
     from theta0.comparison import Comparison, compare
     from theta0.curvature import LearningRate, top_eigenvalue
@@ -43,22 +45,18 @@ if TYPE_CHECKING:
 
 # Names load on first use (PEP 562), so that `theta0 --help` does not wait for torch.
 _HOMES = {
-    "Comparison": "theta0.comparison",
-    "Diagnosis": "theta0.diagnosis",
-    "Finding": "theta0.diagnosis",
-    "LearningRate": "theta0.curvature",
-    "compare": "theta0.comparison",
-    "diagnose": "theta0.diagnosis",
-    "Record": "theta0._records",
-    "Run": "theta0.treatment",
-    "Treatment": "theta0.treatment",
-    "load_start_": "theta0.treatment",
-    "parametrize_": "theta0.parametrizations",
-    "remove_": "theta0.parametrizations",
-    "save_start": "theta0.treatment",
-    "suggest_learning_rate": "theta0.experiments",
-    "top_eigenvalue": "theta0.curvature",
-    "treat": "theta0.treatment",
+    name: f"theta0.{home}"
+    for home, names in {
+        "_errors": ("InapplicableError", "NoCurvatureError", "NothingBetterError", "UserCodeError"),
+        "_records": ("Record",),
+        "comparison": ("Comparison", "compare"),
+        "curvature": ("LearningRate", "top_eigenvalue"),
+        "diagnosis": ("Diagnosis", "Finding", "diagnose"),
+        "experiments": ("suggest_learning_rate",),
+        "parametrizations": ("parametrize_", "remove_"),
+        "treatment": ("Run", "Treatment", "load_start_", "save_start", "treat"),
+    }.items()
+    for name in names
 }
 _CATALOGUES = (
     "comparison",
@@ -80,10 +78,14 @@ __all__ = [
     "Comparison",
     "Diagnosis",
     "Finding",
+    "InapplicableError",
     "LearningRate",
+    "NoCurvatureError",
+    "NothingBetterError",
     "Record",
     "Run",
     "Treatment",
+    "UserCodeError",
     "__version__",
     "compare",
     "comparison",
@@ -113,9 +115,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load a public name on first use.
 
-    Returns:
-        The function, class or sub-package.
-
     Raises:
         AttributeError: if there is none of that name.
     """
@@ -127,9 +126,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names.
-
-    Returns:
-        Their list.
-    """
+    """The public names."""
     return __all__

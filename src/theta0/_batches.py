@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
+from theta0._errors import guarded
 from theta0._models import device_of, outputs_of, unwrapped
-from theta0._untouched import randomness_snapshot
-from theta0._user_code import guarded
+from theta0._state import preserve_randomness
+
+_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Batch:
     number: int = 0
 
 
-def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None = 4) -> list[Batch]:
+def load_batches(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None = 4) -> list[Batch]:
     """Read a data source once, so that every measurement sees the same data.
 
     The source's random state (global generators and a DataLoader's own) is left as it was.
@@ -45,9 +47,6 @@ def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
         model: gives the device and, for floating inputs, the dtype.
         max_batches: how many are read; None reads all.
 
-    Returns:
-        At least one batch.
-
     Raises:
         ValueError: if there is no batch, an empty one, or a value in one that is not finite.
     """
@@ -56,13 +55,10 @@ def materialised(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
             f"batches: expected an iterable of (inputs, targets), got {type(batches).__name__}; "
             "pass a DataLoader or a list"
         )
-    restore = randomness_snapshot()
-    try:
+    with preserve_randomness():
         with own_generators(batches):
             items = guarded("batches:", lambda: list(islice(batches, max_batches)))
         found = [_batch(item, number, model) for number, item in enumerate(items)]
-    finally:
-        restore()
     if not found:
         raise ValueError(
             "batches: expected at least one batch, got none; is the data set empty, or a generator already used up?"
@@ -78,7 +74,7 @@ def endless(
     A DataLoader's own generator is put back when the iterator is closed; torch's global one is the caller's to restore.
 
     Args:
-        batches: as for `materialised`.
+        batches: as for `load_batches`.
         model: likewise.
         seeds: the seed of torch's global generator and of a DataLoader's own, from the number of the pass.
         skip: how many batches to pass over first.
@@ -114,9 +110,6 @@ def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
 
     The last quarter of the batches (at least one) is held out, or the last quarter of the samples of a single batch.
 
-    Returns:
-        Training batches and held-out batches.
-
     Raises:
         ValueError: if there is a single batch with fewer than two samples, or one that cannot be split by samples.
     """
@@ -130,16 +123,12 @@ def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
     return [sliced(batch, slice(0, kept))], [sliced(batch, slice(kept, batch.size))]
 
 
-def outputs_or_told(model: nn.Module, batch: Batch) -> Any:
-    """As `outputs_of`, on a batch; what the user's model raises becomes a `ValueError` of one sentence.
-
-    Returns:
-        What the model returns.
-    """
+def checked_forward(model: nn.Module, batch: Batch) -> Any:
+    """As `outputs_of`, on a batch; what the user's model raises becomes a `ValueError` of one sentence."""
     return guarded(f"batch {batch.number}: the model's forward", lambda: outputs_of(model, batch.inputs))
 
 
-def ready(model: nn.Module, batch: Batch) -> nn.Module:
+def with_shapes(model: nn.Module, batch: Batch) -> nn.Module:
     """A model whose lazy parameters have shapes; the user's own stays lazy.
 
     Returns:
@@ -147,16 +136,13 @@ def ready(model: nn.Module, batch: Batch) -> nn.Module:
     """
     if not any(is_lazy(p) for p in [*model.parameters(), *model.buffers()]):
         return model
-    restore = randomness_snapshot()
-    try:
+    with preserve_randomness():
         lazy = [b for b in model.buffers() if isinstance(b, UninitializedBuffer)]
         # torch cannot copy an uninitialised buffer; the memo hands deepcopy a fresh one.
         blank = cast(Any, UninitializedBuffer)  # torch declares no arguments for it
         model = copy.deepcopy(model, {id(b): blank(device=b.device, dtype=b.dtype) for b in lazy})
         with torch.no_grad():
-            outputs_or_told(model, batch)
-    finally:
-        restore()
+            checked_forward(model, batch)
     return model
 
 
@@ -247,20 +233,37 @@ def _require_finite(part: Any, where: str) -> None:
             )
 
 
-def sliced(batch: Batch, samples: slice) -> Batch:
-    """Some samples of a batch: what has the batch's length is cut, everything else stays whole.
+def sliced(batch: Batch, samples: slice | Tensor) -> Batch:
+    """Some samples of a batch, by a slice or their numbers; what has not the batch's length stays whole.
 
     Returns:
-        A batch of views.
+        A batch of views where a slice is given.
     """
 
     def cut(leaf: Any) -> Any:
-        whole = isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch.size
-        return leaf[samples] if whole else leaf
+        if not (isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch.size):
+            return leaf
+        return leaf[samples if isinstance(samples, slice) else samples.to(leaf.device)]
 
     return replace(
         batch,
         inputs=tree_map(cut, batch.inputs),
         targets=tree_map(cut, batch.targets),
-        size=len(range(batch.size)[samples]),
+        size=len(range(batch.size)[samples] if isinstance(samples, slice) else samples),
     )
+
+
+def in_single_precision(model: nn.Module, batches: Sequence[Batch]) -> tuple[nn.Module, list[Batch]]:
+    """Half-precision networks are measured on a float32 copy: rounding at 1e-2 would hide the eigenvalue."""
+    if not any(p.dtype in _HALF for p in model.parameters()):
+        return model, list(batches)
+    return copy.deepcopy(model).float(), cast_batches(batches, torch.float32)
+
+
+def cast_batches(batches: Sequence[Batch], dtype: torch.dtype) -> list[Batch]:
+    """Batches whose floating tensors have another precision."""
+
+    def converted(leaf: Any) -> Any:
+        return leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+    return [replace(b, inputs=tree_map(converted, b.inputs), targets=tree_map(converted, b.targets)) for b in batches]

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from theta0._untouched import untouched
+from theta0._state import preserve_state
 from theta0._version import __version__
 
 _FORMAT = "theta0 start"
@@ -25,9 +25,6 @@ def write_start(path: str | Path, model: nn.Module, metadata: Mapping[str, str])
         path: the file; its folder is made.
         model: the model, left as it is.
         metadata: what else to store, text by name (method, seed …).
-
-    Returns:
-        The path.
     """
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
@@ -48,9 +45,6 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
         path: the file; its folder is made.
         tensors: by name.
         metadata: what else to store, text by name.
-
-    Returns:
-        The path.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,11 +54,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
 
 
 def read_start(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a file that `write_start` wrote.
-
-    Returns:
-        Tensors by plain name, aliases resolved, and the metadata.
-    """
+    """Read a file that `write_start` wrote."""
     tensors, metadata = read_tensors(path)
     for name, source in json.loads(metadata.get("aliases", "{}")).items():
         tensors[name] = tensors[source]
@@ -73,9 +63,6 @@ def read_start(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a file that `write_tensors` wrote.
-
-    Returns:
-        Tensors by name, and the metadata.
 
     Raises:
         ValueError: if the file is missing, or not written by theta0.
@@ -99,7 +86,7 @@ def plain_tensors(model: nn.Module) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     computed: dict[str, Tensor] = {}
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         for path, module in model.named_modules():
             if parametrize.is_parametrized(module):
                 for part in module.parametrizations.modules():

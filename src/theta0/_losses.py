@@ -10,9 +10,9 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import Batch, outputs_or_told
-from theta0._models import main_output
-from theta0._user_code import guarded
+from theta0._batches import Batch, checked_forward
+from theta0._errors import guarded
+from theta0._models import main_output, without_labels
 
 LossName = Literal["cross_entropy", "mse", "l1", "bce"]
 Loss = LossName | Callable[[Any, Any], Tensor] | None
@@ -34,9 +34,6 @@ _DEFAULTS = {"weight": None, "pos_weight": None, "reduction": "mean", "label_smo
 
 def checked(loss: Loss) -> Loss:
     """The loss, if it can be one.
-
-    Returns:
-        The same.
 
     Raises:
         ValueError: if it is neither a known name, a callable, nor None.
@@ -76,10 +73,8 @@ def loss_of(model: nn.Module, batch: Batch, loss: Loss) -> tuple[Tensor, Any]:
     Raises:
         ValueError: if the model or the loss raises, or the loss is no scalar.
     """
-    inputs = batch.inputs
-    if loss is not None and isinstance(inputs, Mapping):
-        inputs = {key: value for key, value in inputs.items() if key != "labels"}
-    outputs = outputs_or_told(model, replace(batch, inputs=inputs))
+    inputs = batch.inputs if loss is None else without_labels(batch.inputs)
+    outputs = checked_forward(model, replace(batch, inputs=inputs))
     value = applied(loss, outputs, batch)
     return value, outputs
 
@@ -102,7 +97,7 @@ def applied(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
             )
         return own.reshape(())
     if isinstance(loss, str):
-        value = guarded(f"batch {batch.number}: the loss {loss!r}", lambda: _named(loss, outputs, batch))
+        value = guarded(f"batch {batch.number}: the loss {loss!r}", lambda: named_loss(loss, outputs, batch))
     else:
         value = guarded(f"batch {batch.number}: the loss", lambda: loss(_for_callable(outputs, batch), batch.targets))
     if not isinstance(value, Tensor) or value.numel() != 1:
@@ -180,7 +175,8 @@ def _label_entropy(targets: Tensor) -> float:
     return float(torch.special.entr(frequencies).sum())
 
 
-def _named(loss: str, outputs: Any, batch: Batch) -> Tensor:
+def named_loss(loss: str, outputs: Any, batch: Batch, reduction: str = "mean") -> Tensor:
+    """A named loss of a model's main output, in single precision at least."""
     output, targets = main_output(outputs), batch.targets
     if output is None or not isinstance(targets, Tensor):
         missing = "a floating output" if output is None else "targets"
@@ -190,7 +186,7 @@ def _named(loss: str, outputs: Any, batch: Batch) -> Tensor:
         _require_labels(output, targets)
     if targets.is_floating_point() or loss != "cross_entropy":
         targets = targets.to(output.dtype)
-    return _NAMED[loss](output, targets)
+    return _NAMED[loss](output, targets, reduction=reduction)
 
 
 def _require_labels(output: Tensor, targets: Tensor) -> None:

@@ -1,13 +1,19 @@
 """Calling a user's model: out of its wrappers, with any form of inputs, to the one tensor that is its output."""
 
+import functools
 import inspect
-from collections.abc import Mapping
-from typing import Any, cast
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Concatenate, ParamSpec, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import tree_flatten, tree_map
+
+from theta0._errors import NothingBetterError
+
+P = ParamSpec("P")
 
 
 def outputs_of(model: nn.Module, inputs: Any) -> Any:
@@ -15,32 +21,26 @@ def outputs_of(model: nn.Module, inputs: Any) -> Any:
 
     A mapping's `labels` are left out where `forward` has no place for them: then they are only for the loss. The model
     gets copies, since a first layer that works in place would overwrite the data that every measurement shares.
-
-    Returns:
-        What the model returns.
     """
     return called(model, tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs))
 
 
 def called(model: nn.Module, inputs: Any) -> Any:
-    """As `outputs_of`, on the given tensors themselves.
-
-    Returns:
-        What the model returns.
-    """
+    """As `outputs_of`, on the given tensors themselves."""
     if isinstance(inputs, Mapping):
-        return model(**(inputs if _takes_labels(model) else {k: v for k, v in inputs.items() if k != "labels"}))
+        return model(**(inputs if _takes_labels(model) else without_labels(inputs)))
     if isinstance(inputs, (tuple, list)) and _takes_several(model):
         return model(*inputs)
     return model(inputs)
 
 
-def outputs_with(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Any) -> Any:
-    """As `outputs_of`, with other values in place of some parameters; tied ones are replaced together.
+def without_labels(inputs: Any) -> Any:
+    """A mapping without its `labels`; other inputs as they are."""
+    return {k: v for k, v in inputs.items() if k != "labels"} if isinstance(inputs, Mapping) else inputs
 
-    Returns:
-        What the model returns.
-    """
+
+def outputs_with(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Any) -> Any:
+    """As `outputs_of`, with other values in place of some parameters; tied ones are replaced together."""
     with _reparametrize_module(model, dict(parameters), tie_weights=True):
         return outputs_of(model, inputs)
 
@@ -62,9 +62,6 @@ def main_output(outputs: Any) -> Tensor | None:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The user's module inside `torch.compile`, DataParallel or DistributedDataParallel wrappers.
-
-    Returns:
-        The module whose parameter names have no prefix.
 
     Raises:
         ValueError: if it is no module.
@@ -101,6 +98,42 @@ def device_of(model: nn.Module) -> torch.device:
             f"model: expected all parameters and buffers on one device, got {names}; move it with model.to(device)"
         )
     return next(iter(devices), torch.device("cpu"))
+
+
+def in_place(change: Callable[Concatenate[nn.Module, P], Any]) -> Callable[Concatenate[nn.Module, P], nn.Module]:
+    """The public form, `name_`, of a function that changes a model and returns a result: it returns the model.
+
+    Where the result says that nothing better was found it raises a `NothingBetterError`, and where it says that the
+    user interrupted the work, KeyboardInterrupt.
+    """
+
+    @functools.wraps(change)
+    def changed(model: nn.Module, *args: P.args, **kwargs: P.kwargs) -> nn.Module:
+        result = change(model, *args, **kwargs)
+        if getattr(result, "interrupted", False):
+            raise KeyboardInterrupt
+        if not getattr(result, "kept", True):
+            raise NothingBetterError(result.refusal)
+        return model
+
+    changed.__name__ = changed.__qualname__ = f"{change.__name__}_"
+    may_refuse = "kept" in getattr(change.__annotations__["return"], "__dataclass_fields__", ())
+    told = "The model; a `NothingBetterError` says why where nothing better was found." if may_refuse else "The model."
+    changed.__doc__ = re.sub(r"(Returns:\n +).*(?:\n +\S.*)*", rf"\g<1>{told}", change.__doc__ or "", count=1)
+    changed.__annotations__ = change.__annotations__ | {"return": nn.Module}
+    changed.__signature__ = inspect.signature(change).replace(return_annotation=nn.Module)  # type: ignore[attr-defined]
+    return cast(Callable[Concatenate[nn.Module, P], nn.Module], changed)
+
+
+def graph_nodes(tensors: Iterable[Tensor | None]) -> Iterator[Any]:
+    """Every node of the graph behind some tensors, once."""
+    waiting, seen = [t.grad_fn for t in tensors if t is not None], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting.extend(following for following, _ in node.next_functions)
 
 
 def _takes_several(model: nn.Module) -> bool:

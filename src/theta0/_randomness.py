@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 Randomness = int | torch.Generator | None
 
@@ -16,9 +17,6 @@ def streams(generator: Randomness) -> Callable[[str], torch.Generator]:
 
     Args:
         generator: a seed, a generator, or None.
-
-    Returns:
-        The function.
     """
     if generator is None:
         seed = torch.initial_seed()
@@ -32,3 +30,13 @@ def streams(generator: Randomness) -> Callable[[str], torch.Generator]:
         return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
     return stream
+
+
+def uniform(shape: torch.Size, bound: float, generator: torch.Generator) -> Tensor:
+    """Draw in float32 from U(-bound, bound), on the CPU."""
+    return torch.empty(shape, dtype=torch.float32).uniform_(-bound, bound, generator=generator)
+
+
+def normal(shape: torch.Size, std: float, generator: torch.Generator) -> Tensor:
+    """Draw in float32 from N(0, std²), on the CPU."""
+    return torch.empty(shape, dtype=torch.float32).normal_(0.0, std, generator=generator)

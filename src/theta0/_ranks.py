@@ -73,11 +73,7 @@ def gathered(part: torch.Tensor, total: int) -> torch.Tensor:
 
 
 def from_first(number: Number) -> Number:
-    """The first rank's number.
-
-    Returns:
-        The same on every rank.
-    """
+    """The first rank's number."""
     if ranks() == 1:
         return number
     held = [number]

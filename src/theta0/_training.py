@@ -1,9 +1,9 @@
-"""Short training runs from where a model stands; the caller wraps them in `untouched`."""
+"""Optimizers, short training runs from where a model stands, and what work costs; the caller puts the model back."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +12,60 @@ from theta0._batches import Batch
 from theta0._losses import Loss, loss_of
 
 OptimizerName = Literal["sgd", "momentum", "adam", "adamw", "rmsprop"]
+OPTIMIZERS = get_args(OptimizerName)
 RATES = tuple(10 ** (exponent / 2) for exponent in range(-6, 1))  # 1e-3 … 1, two a decade
 
-_OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer]] = {
-    "sgd": lambda parameters, rate: torch.optim.SGD(parameters, rate),
-    "momentum": lambda parameters, rate: torch.optim.SGD(parameters, rate, momentum=0.9),
-    "adam": lambda parameters, rate: torch.optim.Adam(parameters, rate),
-    "adamw": lambda parameters, rate: torch.optim.AdamW(parameters, rate),
-    "rmsprop": lambda parameters, rate: torch.optim.RMSprop(parameters, rate),
-}
+
+def count_gradients(gradients: int | float = 0, *, forward: int | float = 0, backward: int | float = 0) -> float:
+    """The cost of passes over the mean batch, in gradients: a forward pass is a third of one, a backward pass the rest.
+
+    A backward pass makes two products for each one of the forward pass: with the weights and with the inputs.
+    """
+    return float(gradients + forward / 3 + 2 * backward / 3)
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """An optimizer's settings, named as in torch.
+
+    Attributes:
+        optimizer: "sgd", "momentum" (heavy ball), "adam", "adamw" or "rmsprop".
+        momentum: β of heavy ball.
+        nesterov: Nesterov's momentum instead.
+        betas: β₁ and β₂ of Adam.
+        alpha: of RMSprop.
+        eps: ε of the adaptive ones.
+        weight_decay: decoupled in AdamW, part of the gradient otherwise.
+    """
+
+    optimizer: str
+    momentum: float = 0.9
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot be used.
+
+        Raises:
+            ValueError: if they cannot.
+        """
+        checked_optimizer(self.optimizer)
+        if not all(0 <= share < 1 for share in (self.momentum, *self.betas, self.alpha)):
+            raise ValueError(
+                "momentum, betas, alpha: expected numbers from 0 to below 1, got "
+                f"{self.momentum}, {self.betas}, {self.alpha}"
+            )
+        decay = self.weight_decay
+        if not (decay >= 0 and math.isfinite(decay) and self.eps > 0):
+            raise ValueError(f"weight_decay and eps: expected ≥ 0 and > 0, got {decay} and {self.eps}")
+        if decay and self.optimizer in ("adam", "rmsprop"):
+            raise ValueError(
+                f"weight_decay: expected 0 for {self.optimizer!r}, whose decay is divided by the second moments so "
+                f"that no single number describes it, got {decay}; use 'adamw', or leave it out"
+            )
 
 
 @dataclass(frozen=True)
@@ -47,15 +92,30 @@ class Run:
 def checked_optimizer(name: str) -> str:
     """The name, if it is an optimizer's.
 
-    Returns:
-        The same.
-
     Raises:
         ValueError: if it is not.
     """
-    if not isinstance(name, str) or name not in _OPTIMIZERS:
-        raise ValueError(f"optimizer: expected one of {', '.join(_OPTIMIZERS)}, got {name!r}")
+    if not isinstance(name, str) or name not in OPTIMIZERS:
+        raise ValueError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, got {name!r}")
     return name
+
+
+def make_optimizer(
+    settings: str | OptimizerSettings, parameters: Iterable[nn.Parameter], rate: float
+) -> torch.optim.Optimizer:
+    """A new optimizer, of torch's own defaults where only its name is given."""
+    name = settings if isinstance(settings, str) else settings.optimizer
+    s = OptimizerSettings(name, weight_decay=0.01 * (name == "adamw")) if isinstance(settings, str) else settings
+    makers: dict[str, Callable[[], torch.optim.Optimizer]] = {
+        "sgd": lambda: torch.optim.SGD(parameters, rate, weight_decay=s.weight_decay),
+        "momentum": lambda: torch.optim.SGD(
+            parameters, rate, momentum=s.momentum, nesterov=s.nesterov, weight_decay=s.weight_decay
+        ),
+        "adam": lambda: torch.optim.Adam(parameters, rate, betas=s.betas, eps=s.eps),
+        "adamw": lambda: torch.optim.AdamW(parameters, rate, betas=s.betas, eps=s.eps, weight_decay=s.weight_decay),
+        "rmsprop": lambda: torch.optim.RMSprop(parameters, rate, alpha=s.alpha, eps=s.eps),
+    }
+    return makers[s.optimizer]()
 
 
 def steps_from(
@@ -63,7 +123,7 @@ def steps_from(
     batches: Sequence[Batch],
     loss: Loss,
     *,
-    optimizer: str,
+    optimizer: str | OptimizerSettings,
     rate: float,
     steps: int,
     seed: int = 0,
@@ -75,7 +135,7 @@ def steps_from(
         model: changed.
         batches: used one a step, over and over.
         loss: a name or callable.
-        optimizer: its name.
+        optimizer: its name, or its settings.
         rate: the learning rate.
         steps: how many.
         seed: of the global generators meanwhile (dropout), so that two starts see the same noise.
@@ -86,18 +146,18 @@ def steps_from(
     """
     torch.manual_seed(seed)
     trained = [p for p in model.parameters() if p.requires_grad]
-    stepper = _OPTIMIZERS[checked_optimizer(optimizer)](trained, rate)
+    torch_optimizer = make_optimizer(optimizer, trained, rate)
     losses: list[float] = []
     with torch.enable_grad():
         for step in range(steps):
-            stepper.zero_grad(set_to_none=True)
+            torch_optimizer.zero_grad(set_to_none=True)
             value, _ = loss_of(model, batches[step % len(batches)], loss)
             losses.append(float(value.detach()))
             if not math.isfinite(losses[-1]):
                 break
             objective = value if penalty is None else value + penalty(model)
             torch.autograd.backward(objective, inputs=trained)
-            stepper.step()
+            torch_optimizer.step()
     return losses
 
 
@@ -123,17 +183,15 @@ def short_run(
     steps: int,
     seed: int = 0,
 ) -> Run:
-    """Train in place for a budget and verify on held-out batches.
-
-    Returns:
-        What happened.
-    """
+    """Train in place for a budget and verify on held-out batches."""
     torch.manual_seed(seed)
     before = mean_loss(model, verify, loss)
     losses = steps_from(model, train, loss, optimizer=optimizer, rate=rate, steps=steps, seed=seed)
     diverged = not math.isfinite(losses[-1])
     after = math.inf if diverged else mean_loss(model, verify, loss)
-    return Run(optimizer, rate, tuple(losses), after, before, cost=len(losses) + 2 * len(verify) / 3)
+    return Run(
+        optimizer, rate, tuple(losses), after, before, cost=count_gradients(len(losses), forward=2 * len(verify))
+    )
 
 
 def probe_rate(
@@ -168,4 +226,4 @@ def probe_rate(
         finite = math.isfinite(losses[-1])
         reached[rate] = mean_loss(model, batches, loss) if finite else math.inf
         restore()
-    return min(reached, key=lambda rate: reached[rate]), len(rates) * (steps + len(batches) / 3)
+    return min(reached, key=lambda rate: reached[rate]), count_gradients(steps, forward=len(batches)) * len(rates)

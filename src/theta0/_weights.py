@@ -1,5 +1,8 @@
-"""The weights that a model applies: matrices and kernels, without biases and the scales of normalisations."""
+"""A model's weights: found, asked about (trained, tied, assignable), and given values through parametrizations too."""
 
+from collections.abc import Iterable
+
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
@@ -13,9 +16,6 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
     A parametrized weight is the one that is applied, not the parameters behind it. Vectors (biases, the scales of
     normalisations) are no weights.
-
-    Args:
-        model: any module.
 
     Returns:
         The tensors by name, differentiable with respect to the parameters.
@@ -46,14 +46,127 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters over which curvature is taken: those that require a gradient, each once.
+
+    Raises:
+        ValueError: if there is none, or they are sharded.
+    """
+    for name, parameter in model.named_parameters():
+        # By name: the class lives in a sub-package that not every build of torch has.
+        kinds = {kind.__name__ for kind in type(parameter).__mro__} | {type(parameter.data).__name__}
+        if kinds & {"DTensor", "FlatParameter"} or hasattr(parameter, "_sharded_size"):
+            raise ValueError(
+                f"{name}: expected a whole parameter, got one sharded over processes (FSDP); second derivatives need "
+                "whole tensors: measure the module before it is wrapped, or gather its state into a plain copy"
+            )
+    found = [p for p in model.parameters() if p.requires_grad]
+    if not found:
+        raise ValueError(
+            "model: expected a parameter that requires a gradient, got none; curvature is taken over the parameters "
+            "that are trained, so unfreeze some with requires_grad_(True)"
+        )
+    return found
+
+
+def trained_tensors(model: nn.Module) -> dict[str, tuple[nn.Module, str, nn.Parameter]]:
+    """Every trained parameter once, under its first name.
+
+    Returns:
+        By full name: the module that holds it, its name there, the parameter.
+    """
+    found: dict[str, tuple[nn.Module, str, nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        path, _, attribute = name.rpartition(".")
+        if parameter.requires_grad:
+            found[name] = (model.get_submodule(path), attribute, parameter)
+    return found
+
+
+def tied_parameters(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Parameters that stand under several names.
+
+    Returns:
+        For each such name, all the names of its tensor.
+    """
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {name: tuple(group) for group in names.values() if len(group) > 1 for name in group}
+
+
 def assignable(module: nn.Module, attribute: str) -> bool:
     """Whether a weight can be given values: a parametrization without a right inverse, as an adapter's, refuses them.
 
     Returns:
-        True for a plain weight.
+        True for a plain weight; False for one that a hook computes.
     """
     if not parametrize.is_parametrized(module, attribute):
-        return True
+        return attribute in module._parameters
     entries: nn.ModuleDict = module.parametrizations  # type: ignore[assignment]
     chain: nn.ModuleList = entries[attribute]  # type: ignore[assignment]
     return all(hasattr(step, "right_inverse") for step in chain)
+
+
+def assign_weight(module: nn.Module, attribute: str, value: Tensor, *, exact: bool = True) -> None:
+    """Give a weight a value: in place, or through its parametrization, and see that it has it.
+
+    Args:
+        module: the weight's owner.
+        attribute: its name there.
+        value: of the weight's shape, of any floating type.
+        exact: whether the weight must then have this value; a constraint may take what is near to it.
+
+    Raises:
+        ValueError: if the weight is computed by something that does not follow an assignment.
+    """
+    with torch.no_grad():
+        if attribute in module._parameters:
+            getattr(module, attribute).data.copy_(value)
+            return
+        if not parametrize.is_parametrized(module, attribute):
+            raise ValueError("computed by a hook before each forward pass")
+        try:
+            setattr(module, attribute, value.to(getattr(module, attribute)))
+        except RuntimeError as error:  # torch's answer where a parametrization, as most adapters, has no right inverse
+            raise ValueError(f"its parametrization cannot be assigned to: {error}") from error
+        if exact and not has_value(getattr(module, attribute), value):
+            raise ValueError("its parametrization does not follow an assignment")
+
+
+def scale_weight(module: nn.Module, attribute: str, factor: float | Tensor, *, part: Tensor | None = None) -> None:
+    """Multiply a weight where it is kept: a parameter in place, else through its parametrization.
+
+    Args:
+        module: the weight's owner.
+        attribute: its name there.
+        factor: a number, or a tensor that broadcasts against what is scaled.
+        part: a view of the weight, as it is applied, if only that is scaled.
+
+    Raises:
+        ValueError: as `assign_weight`.
+    """
+    with torch.no_grad():
+        if part is not None and not parametrize.is_parametrized(module, attribute):
+            part.data.mul_(factor)
+            return
+        scaled = getattr(module, attribute).detach().clone()
+        place = scaled if part is None else part
+        scaled.as_strided(place.size(), place.stride(), place.storage_offset()).mul_(factor)
+        assign_weight(module, attribute, scaled)
+
+
+def has_value(weight: Tensor, value: Tensor) -> bool:
+    """Whether a weight has the value that it was given, but for rounding; assignments can be lost without an error.
+
+    Returns:
+        True within 1 % of each entry and 1e-4 of the largest.
+    """
+    return torch.allclose(weight.detach(), value.to(weight), rtol=0.01, atol=1e-4 * float(value.abs().max()))
+
+
+def put_values(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    """Write values into tensors, in place and unseen by autograd."""
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.data.copy_(value)

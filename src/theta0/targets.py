@@ -44,9 +44,6 @@ def load_target(name: str) -> Target:
     Args:
         name: a Python file, or `module:` for an importable module.
 
-    Returns:
-        The target.
-
     Raises:
         ValueError: if the file is missing, cannot be run, or lacks something; the message says which and where.
     """

@@ -28,11 +28,11 @@ def test_where_every_automatic_rate_diverges_lower_ones_are_tried(monkeypatch):
     steep = [(x * 16, x[:, :2] * 16) for x, _ in learnable()]
     options = {"starts": ["default"], "steps": 24, "seeds": 1}
     found = compare(lambda: nn.Linear(16, 2), steep, lambda o, t: (o - t).pow(4).mean(), **options)
-    first = {heat.rate: heat.run.held_out for heat in found.heats if heat.steps == 6}
-    (entrant,) = found.entrants
-    assert entrant.reason == ""
-    assert all(math.isinf(first[rate]) for rate in entrant.rates)
-    assert found.winner.rate < min(entrant.rates)
+    first = {tried.rate: tried.run.held_out for tried in found.tuning_runs if tried.steps == 6}
+    (candidate,) = found.candidates
+    assert candidate.reason == ""
+    assert all(math.isinf(first[rate]) for rate in candidate.rates)
+    assert found.winner.rate < min(candidate.rates)
     assert found.winner.runs[0].held_out < found.winner.runs[0].held_out_start
 
 
@@ -47,9 +47,9 @@ def test_where_every_rate_diverges_the_search_ends_and_the_entrant_says_so():
         return model
 
     found = compare(zero, learnable(), hopeless, starts=["default"], steps=12, seeds=1)
-    lowest = min(found.entrants[0].rates)
-    assert found.entrants[0].reason == f"every rate tried diverged, down to {lowest / 1e6:.3g}"
-    assert len({heat.rate for heat in found.heats}) == len(found.entrants[0].rates) + 6
+    lowest = min(found.candidates[0].rates)
+    assert found.candidates[0].reason == f"every rate tried diverged, down to {lowest / 1e6:.3g}"
+    assert len({tried.rate for tried in found.tuning_runs}) == len(found.candidates[0].rates) + 6
     given = compare(zero, learnable(), hopeless, starts=["default"], rates=[0.1], steps=12, seeds=1)
-    assert given.heats == ()
-    assert given.entrants[0].reason == "every rate tried diverged, down to 0.1"
+    assert given.tuning_runs == ()
+    assert given.candidates[0].reason == "every rate tried diverged, down to 0.1"

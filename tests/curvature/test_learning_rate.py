@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from curvature_cases import net
+from theta0._training import OptimizerSettings, make_optimizer
 from theta0.curvature import curvature_rate
-from theta0.curvature.stability import Settings, largest_rate, start_share, stepper
+from theta0.curvature.stability import largest_rate, start_share
 
 RATES = {
     "sgd": {},
@@ -31,8 +32,8 @@ def quadratic() -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
 
 
 def grows(model: nn.Module, batches, rate: float, **options) -> bool:
-    given = Settings("momentum" if "momentum" in options else "sgd", **options)
-    optimizer = stepper(given, model.parameters(), rate)
+    given = OptimizerSettings("momentum" if "momentum" in options else "sgd", **options)
+    optimizer = make_optimizer(given, model.parameters(), rate)
     (x, y), sizes = batches[0], []
     for _ in range(400):
         optimizer.zero_grad()
@@ -48,7 +49,7 @@ def grows(model: nn.Module, batches, rate: float, **options) -> bool:
 def test_bound_is_where_a_quadratic_turns_unstable(name):
     options = RATES[name]
     model, batches = quadratic()
-    settings = Settings("momentum" if "momentum" in options else "sgd", **options)
+    settings = OptimizerSettings("momentum" if "momentum" in options else "sgd", **options)
     found = curvature_rate(model, batches, "mse", settings, generator=0)
     assert found.top_eigenvalue == pytest.approx(2.0, rel=1e-3)
     assert not grows(model, batches, 0.97 * found.bound, **options)
@@ -57,7 +58,7 @@ def test_bound_is_where_a_quadratic_turns_unstable(name):
 
 def test_suggestion_for_gradient_descent_is_one_over_the_top_eigenvalue():
     model, batches = quadratic()
-    found = curvature_rate(model, batches, "mse", Settings("sgd"), matrix="hessian", generator=0)
+    found = curvature_rate(model, batches, "mse", OptimizerSettings("sgd"), matrix="hessian", generator=0)
     assert found.value == pytest.approx(1 / found.top_eigenvalue)
     assert found.bound == pytest.approx(2 / found.top_eigenvalue)
     assert not found.proven
@@ -71,25 +72,27 @@ def test_bounds_are_those_of_the_two_step_recursions(beta, first, top, decay):
     def radius(matrix: list[list[float]]) -> float:
         return float(torch.linalg.eigvals(torch.tensor(matrix, dtype=torch.float64)).abs().max())
 
-    c = (top + decay) * largest_rate(Settings("momentum", momentum=beta, weight_decay=decay), top)
+    c = (top + decay) * largest_rate(OptimizerSettings("momentum", momentum=beta, weight_decay=decay), top)
     assert radius([[1 + beta - c, -beta], [1, 0]]) == pytest.approx(1, abs=1e-5)
-    c = (top + decay) * largest_rate(Settings("momentum", momentum=beta, nesterov=True, weight_decay=decay), top)
+    c = (top + decay) * largest_rate(
+        OptimizerSettings("momentum", momentum=beta, nesterov=True, weight_decay=decay), top
+    )
     assert radius([[(1 + beta) * (1 - c), -beta * (1 - c)], [1, 0]]) == pytest.approx(1, abs=1e-5)
-    c = top * largest_rate(Settings("adam", betas=(first, 0.999)), top) * (1 - first)
+    c = top * largest_rate(OptimizerSettings("adam", betas=(first, 0.999)), top) * (1 - first)
     assert radius([[1 + first - c, -first], [1, 0]]) == pytest.approx(1, abs=1e-5)
     for name in ("sgd", "momentum", "adam", "adamw", "rmsprop"):
-        assert 0 < start_share(Settings(name, momentum=beta), "hessian") <= 0.5
+        assert 0 < start_share(OptimizerSettings(name, momentum=beta), "hessian") <= 0.5
 
 
 def test_a_single_batch_gives_adam_second_moments_too():
     model, x, y, loss = net("mlp")
-    found = curvature_rate(model, [(x, y)], loss, Settings("adam"), generator=0)
+    found = curvature_rate(model, [(x, y)], loss, OptimizerSettings("adam"), generator=0)
     assert 1e-4 < found.value < 1
 
 
 def test_smaller_batches_have_larger_curvature_on_average():
     model, x, y, loss = net("mlp")
-    found = curvature_rate(model, [(x, y)], loss, Settings("sgd"), batch_sizes=[2, 16], generator=0)
+    found = curvature_rate(model, [(x, y)], loss, OptimizerSettings("sgd"), batch_sizes=[2, 16], generator=0)
     (two, _, _), (all_, top, rate) = found.by_batch_size
     assert (two, all_) == (2, 16)
     assert top == pytest.approx(found.top_eigenvalue, rel=1e-2)
@@ -98,14 +101,16 @@ def test_smaller_batches_have_larger_curvature_on_average():
 
 def test_a_loss_that_couples_samples_falls_back_to_the_hessian():
     model, x, y, _ = net("mlp")
-    found = curvature_rate(model, [(x, y)], lambda f, t: f.square().mean().sqrt(), Settings("sgd"), generator=0)
+    found = curvature_rate(
+        model, [(x, y)], lambda f, t: f.square().mean().sqrt(), OptimizerSettings("sgd"), generator=0
+    )
     assert found.matrix == "hessian"
     assert found.bound == pytest.approx(2 / found.top_eigenvalue)
 
 
 def test_certificate_needs_the_gauss_newton_matrix():
     model, x, y, loss = net("mlp")
-    found = curvature_rate(model, [(x, y)], loss, Settings("sgd"), certify=(0.1, 1e-3), generator=0)
+    found = curvature_rate(model, [(x, y)], loss, OptimizerSettings("sgd"), certify=(0.1, 1e-3), generator=0)
     assert found.matrix == "ggn"
     assert found.certificate is not None
     assert found.value == pytest.approx(found.bound / 4)

@@ -14,7 +14,7 @@ from torch import nn
 
 from cases import normal
 from states import state_of
-from theta0._batches import materialised
+from theta0._batches import load_batches
 from theta0.diagnosis import RULES, Evidence, Finding, Place, Rule, RuleDoc, diagnose, rules
 from theta0.diagnosis import evidence as module
 from theta0.diagnosis.documentation import PRELUDE, document, documentation
@@ -168,12 +168,11 @@ def test_the_page_is_written_from_the_rules():
 def test_each_quantity_is_measured_once_and_its_cost_counted_then(monkeypatch):
     start = example("model = nn.Linear(8, 3)")
     calls = []
-    evidence = Evidence(start.model, materialised(start.batches, start.model), "cross_entropy")
-    for name in ("inspection", "residual_stream", "signals_of"):
-        real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *a, name=name, real=real: calls.append(name) or real(*a))
+    evidence = Evidence(start.model, load_batches(start.batches, start.model), "cross_entropy")
+    real = module.observed
+    monkeypatch.setattr(module, "observed", lambda *arguments: calls.append(1) or real(*arguments))
     assert (calls, evidence.cost) == ([], 0)
-    for quantity, cost in (("inspection", 1 / 3), ("residual_stream", 2 / 3), ("table", 5 / 3), ("records", 5 / 3)):
+    for quantity in ("inspection", "residual_stream", "table", "records"):
         assert getattr(evidence, quantity) is getattr(evidence, quantity)
-        assert evidence.cost == pytest.approx(cost)
-    assert calls == ["inspection", "residual_stream", "signals_of"]
+        assert evidence.cost == len(start.batches)
+    assert calls == [1]

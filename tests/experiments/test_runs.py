@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from states import state_of
-from theta0._batches import materialised
-from theta0._untouched import untouched
+from theta0._batches import load_batches
+from theta0._state import preserve_state
 from theta0.experiments import continued, optimizer_kind, prepared, started
 
 X = torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
@@ -23,13 +23,13 @@ def network() -> nn.Module:
 
 def experiment(model: nn.Module, optimizer="adam"):
     kind = optimizer_kind(optimizer, model)
-    return prepared(model, materialised(PARTS, model), "cross_entropy", kind.make, seed=5)
+    return prepared(model, load_batches(PARTS, model), "cross_entropy", kind.make, seed=5)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "rmsprop"])
 def test_two_runs_in_turns_end_where_each_alone_ends(optimizer):
     model = network()
-    with untouched(model):
+    with preserve_state(model):
         e = experiment(model, optimizer)
         alone = [continued(e, started(e, rate), 12) for rate in (0.01, 0.03)]
         turns = [started(e, rate) for rate in (0.01, 0.03)]
@@ -55,7 +55,7 @@ def test_a_run_is_torchs_own_training():
         loss.backward()
         optimizer.step()
         expected.append(float(loss.detach()))
-    with untouched(model):
+    with preserve_state(model):
         e = experiment(model, "adamw")
         run = continued(e, started(e, 0.02), 6)
     assert list(run.losses) == expected
@@ -78,7 +78,7 @@ def test_an_interrupt_leaves_the_model_bit_for_bit():
     before = state_of(model)
 
     def interrupted():
-        with untouched(model):
+        with preserve_state(model):
             e = experiment(model, "sgd")
             continued(e, started(e, 0.1), 10)
 
@@ -89,8 +89,8 @@ def test_an_interrupt_leaves_the_model_bit_for_bit():
 
 def test_a_run_that_explodes_stops_and_is_never_continued():
     model = nn.Linear(6, 1, bias=False)
-    with untouched(model):
-        e = prepared(model, materialised([(X, X[:, :1])], model), "mse", optimizer_kind("sgd", model).make)
+    with preserve_state(model):
+        e = prepared(model, load_batches([(X, X[:, :1])], model), "mse", optimizer_kind("sgd", model).make)
         run = continued(e, started(e, 50.0), 40)
         assert run.diverged
         assert len(run.losses) < 40

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from curvature_cases import net
 from states import state_of
-from theta0.curvature.stability import Settings, stepper
+from theta0._training import OptimizerSettings, make_optimizer
 from theta0.experiments import suggest_learning_rate
 
 
@@ -27,7 +27,7 @@ def digits(seed: int, hidden: int, nonlinearity=nn.ReLU, *, raw: bool = True):
 
 
 def after(model, batches, optimizer, rate: float, steps: int) -> float:
-    step_of = stepper(Settings(optimizer), list(model.parameters()), rate)
+    step_of = make_optimizer(OptimizerSettings(optimizer), model.parameters(), rate)
     for step in range(steps):
         x, y = batches[step % len(batches)]
         step_of.zero_grad()

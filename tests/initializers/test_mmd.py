@@ -1,6 +1,5 @@
 import json
 import math
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,9 +9,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from cases import case, normal
 from states import randomness, state_of
 from theta0._checkpoints import read_tensors, write_tensors
-from theta0._forward_conditions import twice_differentiable
-from theta0.initializers import Mmd, mmd_
-from theta0.initializers.mmd_loss import Weights, mmd_terms
+from theta0._state import twice_differentiable
+from theta0.initializers import mmd_
+from theta0.initializers.mmd import Weights, mmd, mmd_terms
 from theta0.measurements import neighbours
 from theta0.measurements.perturbed_outputs import neighbourhood
 
@@ -40,9 +39,7 @@ def weights_of(model):
 
 
 def reported(model, data, **options):
-    found = []
-    mmd_(model, data, report=found.append, **(QUICK | options))
-    return found[0]
+    return mmd(model, data, **(QUICK | options))
 
 
 def test_it_makes_neighbours_more_uniform(short_windows):
@@ -58,7 +55,7 @@ def test_it_makes_neighbours_more_uniform(short_windows):
     assert result.after.detachment < result.before.detachment
     assert result.steps == 60
     assert len(result.losses) == 6
-    assert result.kept == 10 * (1 + min(range(6), key=lambda i: result.losses[i]))
+    assert result.best_step == 10 * (1 + min(range(6), key=lambda i: result.losses[i]))
     assert result.cost > 60 * 24
 
 
@@ -97,13 +94,14 @@ def test_everything_but_trained_values_is_left_as_it_was(name):
 
 
 def test_an_interrupt_keeps_the_best_so_far_and_an_error_the_start(short_windows):
-    straight, interrupted, failed, found = classifier(), classifier(), classifier(), []
+    straight, interrupted, failed = classifier(), classifier(), classifier()
     mmd_(straight, batches(), steps=10, **QUICK)
-    with pytest.raises(KeyboardInterrupt):
-        mmd_(interrupted, batches(), steps=30, progress=stop_at(15, KeyboardInterrupt()), report=found.append, **QUICK)
+    found = mmd(interrupted, batches(), steps=30, progress=stop_at(15, KeyboardInterrupt()), **QUICK)
     assert torch.equal(weights_of(interrupted), weights_of(straight))
-    assert found[0].interrupted
-    assert (found[0].steps, found[0].kept) == (15, 10)
+    assert found.interrupted
+    assert (found.steps, found.best_step) == (15, 10)
+    with pytest.raises(KeyboardInterrupt):
+        mmd_(classifier(), batches(), steps=30, progress=stop_at(15, KeyboardInterrupt()), **QUICK)
     with pytest.raises(RuntimeError, match="disk"):
         mmd_(failed, batches(), steps=30, progress=stop_at(2, RuntimeError("disk")), **QUICK)
     assert torch.equal(weights_of(failed), weights_of(classifier()))
@@ -216,13 +214,13 @@ def test_more_steps_go_on_from_a_file_as_if_the_run_had_not_ended(tmp_path, shor
     means = [sum(steps[:10]) / 10, sum(steps[10:20]) / 10, sum(steps[20:]) / 7]
     short = reported(classifier(), batches(), steps=7, checkpoint=file)
     assert short.losses == pytest.approx([sum(steps[:7]) / 7])
-    assert short.kept == 7
+    assert short.best_step == 7
     assert reported(classifier(), batches(), steps=7, checkpoint=file) == short  # all done already
     first = reported(classifier(), batches(), steps=13, checkpoint=file)
     assert first.losses == pytest.approx(means[:1])
     rest = reported(longer, batches(), steps=27, checkpoint=file)
     assert rest.losses == whole.losses == pytest.approx(means)
-    assert rest.kept == whole.kept == (10, 20, 27)[means.index(min(means))]
+    assert rest.best_step == whole.best_step == (10, 20, 27)[means.index(min(means))]
     assert torch.equal(weights_of(longer), weights_of(straight))
 
 
@@ -230,7 +228,7 @@ def test_more_steps_go_on_from_a_file_as_if_the_run_had_not_ended(tmp_path, shor
                                                      (30, 16, [10, 16]), (30, 15, [10]), (30, 6, [6]), (30, 5, []),
                                                      (8, 5, [5])])  # fmt: skip
 def test_the_last_steps_count_if_they_are_more_than_half_a_window(steps, stop, ends, short_windows):
-    losses, values, model, found = [], [weights_of(classifier())], classifier(), []
+    losses, values, model = [], [weights_of(classifier())], classifier()
 
     def remember(done):
         losses.append(done.terms.loss)
@@ -238,12 +236,12 @@ def test_the_last_steps_count_if_they_are_more_than_half_a_window(steps, stop, e
         if done.step == stop:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt) if stop else nullcontext():
-        mmd_(model, batches(), steps=steps, progress=remember, report=found.append, **QUICK)
+    found = mmd(model, batches(), steps=steps, progress=remember, **QUICK)
+    assert found.interrupted == bool(stop)
     means = [sum(losses[start:end]) / (end - start) for start, end in zip([0, *ends], ends, strict=False)]
-    assert found[0].losses == pytest.approx(means)
-    assert found[0].kept == (ends[means.index(min(means))] if ends else 0)
-    assert torch.equal(weights_of(model), values[found[0].kept])
+    assert found.losses == pytest.approx(means)
+    assert found.best_step == (ends[means.index(min(means))] if ends else 0)
+    assert torch.equal(weights_of(model), values[found.best_step])
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("driver")], ids=lambda error: type(error).__name__)
@@ -272,7 +270,7 @@ def test_zero_steps_change_nothing_and_report_the_start():
     result = reported(model, batches(), steps=0)
     assert torch.equal(weights_of(model), weights_of(classifier()))
     assert result.before == result.after
-    assert result.kept == 0
+    assert result.best_step == 0
 
 
 def test_beyond_ten_classes_sampled_ones_give_the_same_expectation():
@@ -371,8 +369,7 @@ def _loss_and_gradient(rank, folder, world):
         terms.loss.backward()
         gradient = torch.cat([summed(p.grad).flatten() for p in model.parameters()])
     trained = classifier()
-    result: list[Mmd] = []
-    mmd_(trained, batches(), steps=3, report=result.append, **(QUICK | {"perturbations": 9, "generator": 3 + rank}))
+    mmd_(trained, batches(), steps=3, **(QUICK | {"perturbations": 9, "generator": 3 + rank}))
     torch.save((terms.loss.detach(), gradient, weights_of(trained)), f"{folder}/{world}-{rank}.pt")
     if world > 1:
         message = "none"

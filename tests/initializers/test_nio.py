@@ -14,19 +14,21 @@ from torch import nn
 
 from cases import CASES, case, flat
 from states import randomness, state_of
-from theta0._batches import held_out, materialised
+from theta0._batches import held_out, load_batches
 from theta0._models import unwrapped
 from theta0.initializers import (
     ScaleSearch,
     apply_recipe_,
     gradinit_,
+    initialize,
     load_recipe,
     metainit_,
     nio_,
     recipe_of,
     save_recipe,
 )
-from theta0.initializers.scale_steps import Steps, stepped
+from theta0.initializers.scale_search import _stepped as stepped
+from theta0.initializers.scale_search import _Walk as Walk
 from theta0.measurements import gradcosine, gradient_gram, gradient_norms
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "curvature"))
@@ -45,19 +47,19 @@ def problem(name: str, samples: int = 256):
 
 
 def searched(method, model, batches, loss, **options) -> tuple[ScaleSearch, str]:
-    found: list[ScaleSearch] = []
+    name = method.__name__.removesuffix("_")
     try:
-        assert method(model, batches, loss, report=found.append, **options) is model
+        found = initialize(name, model, batches, loss, **options)
     except ValueError as error:
-        return found[0] if found else None, str(error)
-    return found[0], ""
+        return None, str(error)
+    return found, "" if found.kept else found.refusal
 
 
 def aligned(model, batches, loss) -> tuple[float, float]:
     """GradCosine and the largest norm on held-out batches, by the Gram matrix."""
     grams = [
         gradient_gram(model, [b], loss, sub_batches=2, overlap=0.6)
-        for b in held_out(materialised(batches, model, max_batches=None))[1]
+        for b in held_out(load_batches(batches, model, max_batches=None))[1]
     ]
     return sum(map(gradcosine, grams)) / len(grams), sum(float(gradient_norms(g).max()) for g in grams) / len(grams)
 
@@ -321,8 +323,8 @@ def test_an_end_of_the_way_that_is_not_finite_leaves_a_shorter_way():
     # What comes after the steps: three candidates on four batches, then two held-out batches, two sub-batches each.
     searching, calls = calls - 2 * (3 * 4 + 2), 0
     result, _ = searched(nio_, model, batches, loss, steps=12, generator=0)
-    assert counted.travel == plain.travel == 1.0
-    assert result.travel == 0.5
+    assert counted.interpolation == plain.interpolation == 1.0
+    assert result.interpolation == 0.5
 
 
 def test_batch_normalisation_uses_batch_statistics_and_dropout_is_off():
@@ -341,14 +343,14 @@ def test_batch_normalisation_uses_batch_statistics_and_dropout_is_off():
 
 
 def test_steps_that_alternate_and_cancel_halve_the_rate():
-    steps = Steps(torch.ones(3, dtype=torch.float64), 0.1, 0.01)
+    steps = Walk(torch.ones(3, dtype=torch.float64), 0.1, 0.01)
     slope = torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
     for number in range(16):
         constrained = number % 2 == 1
         steps = stepped(steps, -slope if constrained else slope, constrained)
     assert (steps.stalls, steps.rate) == (1, 0.05)
     assert steps.scales.tolist() == pytest.approx([1, 1, 1], abs=0.05)
-    straight = Steps(torch.ones(3, dtype=torch.float64), 0.1, 0.01)
+    straight = Walk(torch.ones(3, dtype=torch.float64), 0.1, 0.01)
     for _ in range(40):
         straight = stepped(straight, slope, False)
     assert straight.stalls == 0
@@ -357,7 +359,7 @@ def test_steps_that_alternate_and_cancel_halve_the_rate():
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.booleans()), min_size=1, max_size=40), st.floats(1e-3, 0.9))
 def test_no_step_moves_a_scale_further_than_its_rate_nor_over_its_bounds(path, rate):
-    steps = Steps(torch.ones(1, dtype=torch.float64), rate, 0.01)
+    steps = Walk(torch.ones(1, dtype=torch.float64), rate, 0.01)
     for slope, constrained in path:
         new = stepped(steps, torch.tensor([slope], dtype=torch.float64), constrained)
         assert abs(float((new.scales / steps.scales).log())) <= steps.rate * (1 + 1e-9)
@@ -369,6 +371,6 @@ def test_the_compatibility_mode_takes_adams_plain_steps():
     model, batches, loss = problem("mlp")
     result, _ = searched(nio_, model, batches, loss, steps=1, compatibility="research", learning_rate=0.05)
     moved = [abs(scale - 1) for scale in result.scales.values()]
-    assert result.travel in (0.0, 0.25, 0.5, 1.0)
+    assert result.interpolation in (0.0, 0.25, 0.5, 1.0)
     assert all(move == pytest.approx(0, abs=0.06) for move in moved)
     assert result.stalls == 0

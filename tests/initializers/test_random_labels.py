@@ -1,7 +1,7 @@
 """Pre-training on random labels: labels unused, the best window kept, everything else as found."""
 
 import math
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -10,8 +10,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from states import randomness, state_of
-from theta0._untouched import untouched
+from theta0._state import preserve_state
 from theta0.initializers import random_labels_
+from theta0.initializers.random_labels import random_labels
 
 
 def generator(seed=0):
@@ -59,23 +60,22 @@ def test_it_is_adam_on_fresh_uniform_labels():
 
 
 def test_the_best_hundred_steps_are_kept():
-    model, found, at = network(), [], {}
+    model, at = network(), {}
 
     def remember(step):
         if step.step % 100 == 0:
             at[step.step] = values(model)
 
-    random_labels_(model, BATCHES, steps=450, learning_rate=0.05, generator=2, progress=remember, report=found.append)
-    (done,) = found
+    done = random_labels(model, BATCHES, steps=450, learning_rate=0.05, generator=2, progress=remember)
     assert (done.steps, len(done.losses), done.interrupted, done.cost) == (450, 4, False, 450.0)
-    assert done.kept == 100 * (1 + done.losses.index(min(done.losses)))
-    assert all(torch.equal(a, b) for a, b in zip(values(model), at[done.kept], strict=True))
+    assert done.best_step == 100 * (1 + done.losses.index(min(done.losses)))
+    assert all(torch.equal(a, b) for a, b in zip(values(model), at[done.best_step], strict=True))
 
 
 @pytest.mark.parametrize(("steps", "stop", "windows"), [(199, None, [100, 99]), (150, None, [100]), (60, None, [60]),
                                                         (900, 99, [99]), (900, 50, [])])  # fmt: skip
 def test_the_last_steps_count_if_they_are_more_than_half_a_window(steps, stop, windows):
-    model, losses, at, found = network(), [], [values(network())], []
+    model, losses, at = network(), [], [values(network())]
 
     def remember(step):
         losses.append(step.loss)
@@ -83,13 +83,13 @@ def test_the_last_steps_count_if_they_are_more_than_half_a_window(steps, stop, w
         if step.step == stop:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt) if stop else nullcontext():
-        random_labels_(model, BATCHES, steps=steps, generator=2, progress=remember, report=found.append)
+    found = random_labels(model, BATCHES, steps=steps, generator=2, progress=remember)
+    assert found.interrupted == bool(stop)
     ends = [sum(windows[: i + 1]) for i in range(len(windows))]
     means = [sum(losses[end - count : end]) / count for end, count in zip(ends, windows, strict=True)]
-    assert found[0].losses == pytest.approx(means)
-    assert found[0].kept == (ends[means.index(min(means))] if ends else 0)
-    assert all(torch.equal(a, b) for a, b in zip(values(model), at[found[0].kept], strict=True))
+    assert found.losses == pytest.approx(means)
+    assert found.best_step == (ends[means.index(min(means))] if ends else 0)
+    assert all(torch.equal(a, b) for a, b in zip(values(model), at[found.best_step], strict=True))
 
 
 def test_the_model_and_the_random_state_are_otherwise_as_found():
@@ -117,11 +117,10 @@ def test_an_interrupt_leaves_the_best_so_far_and_an_error_leaves_the_start():
         if step.step == 150:
             raise KeyboardInterrupt
 
-    whole, cut, found = network(), network(), []
+    whole, cut = network(), network()
     random_labels_(whole, BATCHES, steps=100, generator=0)
     with pytest.raises(KeyboardInterrupt):
-        random_labels_(cut, BATCHES, steps=1000, generator=0, progress=stop, report=found.append)
-    assert found[0].interrupted
+        random_labels_(cut, BATCHES, steps=1000, generator=0, progress=stop)
     assert all(torch.equal(a, b) for a, b in zip(values(whole), values(cut), strict=True))
 
     def fail(step):
@@ -136,12 +135,12 @@ def test_an_interrupt_leaves_the_best_so_far_and_an_error_leaves_the_start():
 def test_an_interrupt_while_the_model_is_put_back_leaves_the_best_too(monkeypatch):
     @contextmanager
     def impatient(model):
-        with untouched(model):
+        with preserve_state(model):
             yield
         raise KeyboardInterrupt
 
     whole, cut = random_labels_(network(), BATCHES, steps=100, generator=0), network()
-    monkeypatch.setattr("theta0.initializers.random_labels.untouched", impatient)
+    monkeypatch.setattr("theta0.initializers.random_labels.preserve_state", impatient)
     with pytest.raises(KeyboardInterrupt):
         random_labels_(cut, BATCHES, steps=100, generator=0)
     assert all(torch.equal(a, b) for a, b in zip(values(whole), values(cut), strict=True))

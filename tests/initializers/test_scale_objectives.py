@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from theta0._batches import Batch
+from theta0._state import functorch_safe
 from theta0.initializers import gradinit, metainit, nio
 from theta0.initializers.scaled_network import scaled_network
 from theta0.initializers.sub_batch_gradients import pieces_suffice, sub_batch_gradients
-from theta0.measurements.sample_losses import repeatable
 from theta0.measurements.sub_batches import overlapping
 
 each_network = pytest.mark.parametrize("name", NETWORKS)
@@ -25,7 +25,7 @@ CUTS = partial(nio._equal_cuts, parts=2, overlap=0.6)
 @each_network
 def test_samples_are_differentiated_once_only_where_they_do_not_meet(name):
     model, x, y = made(name)
-    with repeatable(model):
+    with functorch_safe(model):
         batch = Batch(x, y, len(x))
         network = scaled_network(model, "cross_entropy", batch)
         assert CUTS(batch) == PARTS
@@ -59,7 +59,7 @@ def test_pieces_are_put_together_only_where_a_later_batch_allows_it(name, case):
     cuts = [slice(0, 6), slice(3, 9)]
     first = Batch(x[:9], torch.arange(9) % 3, 9)
     later = Batch(x, change(torch.arange(10) % 3), 10, 1)
-    with repeatable(model):
+    with functorch_safe(model):
         network = scaled_network(model, loss, first)
         if case != "another ignored label":
             assert pieces_suffice(network, first, cuts)[0]
@@ -80,7 +80,7 @@ def test_pieces_are_put_together_only_where_a_later_batch_allows_it(name, case):
 def test_a_loss_is_checked_without_a_further_pass_and_the_models_own_is_not_taken_apart():
     model, x, y = made("mlp")
     calls = []
-    with repeatable(model):
+    with functorch_safe(model):
         batch = Batch(x, y, len(x))
         network = scaled_network(model, torch.nn.CrossEntropyLoss(), batch)
         handle = model.register_forward_hook(lambda *_: calls.append(1))
@@ -99,7 +99,7 @@ def test_a_loss_of_several_outputs_is_taken_apart():
     def loss(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs["scores"], targets) + outputs["double"].square().mean()
 
-    with repeatable(whole):
+    with functorch_safe(whole):
         batch = Batch(x, y, len(x))
         network = scaled_network(whole, loss, batch)
         assert pieces_suffice(network, batch, PARTS)[0]
@@ -107,7 +107,7 @@ def test_a_loss_of_several_outputs_is_taken_apart():
 
 def slopes(name: str, slope, cap: float) -> tuple[Tensor, bool, list[str]]:
     model, x, y = made(name)
-    with repeatable(model):
+    with functorch_safe(model):
         batch = Batch(x, y, len(x))
         network = scaled_network(model, "cross_entropy", batch)
         found = slope(network, batch, cap)
@@ -215,7 +215,7 @@ def test_the_gradient_quotient(name):
             p.data = p.data * scales.get(n, 1.0) + length * shift.get(n, torch.zeros(()))
         return flat(plain_gradient(moved, {}, x, y))
 
-    with repeatable(model):
+    with functorch_safe(model):
         batch = Batch(x, y, len(x))
         network = scaled_network(model, "cross_entropy", batch)
         found = float(metainit._quotient(network, batch, graph=False)[0].detach())
@@ -230,7 +230,7 @@ def test_the_gradient_quotient(name):
 def test_the_gradient_quotients_derivative(name):
     def value(scales: dict[str, float]) -> float:
         model, x, y = made(name)
-        with repeatable(model):
+        with functorch_safe(model):
             batch = Batch(x, y, len(x))
             network = scaled_network(model, "cross_entropy", batch)
             network.write(torch.tensor([scales.get(n, 1.0) for n in network.start], dtype=torch.float64))

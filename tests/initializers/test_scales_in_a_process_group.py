@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, distributed, multiprocessing, nn
 
 from theta0._ranks import averaged, ranks, summed
-from theta0.initializers import ScaleSearch, gradinit_, metainit_, nio_
+from theta0.initializers import ScaleSearch, initialize, metainit_
 
 pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="torch was built without gloo")
-METHODS = {"nio": nio_, "gradinit": gradinit_}
+METHODS = ("nio", "gradinit")
 
 
 def start() -> nn.Module:
@@ -38,9 +38,8 @@ def padded(rank: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def found(method: str, batches: list[tuple[Tensor, Tensor]]) -> tuple[nn.Module, ScaleSearch]:
-    model, results = start(), []
-    METHODS[method](model, batches, "cross_entropy", steps=7, max_batches=None, report=results.append)
-    return model, results[0]
+    model = start()
+    return model, initialize(method, model, batches, "cross_entropy", steps=7, max_batches=None)
 
 
 def rank_main(rank: int, folder: str) -> None:

@@ -8,7 +8,7 @@ from cases import case, each_case, flat, normal
 from references import Kept, call, doubled
 from states import randomness, state_of
 from theta0._models import unwrapped
-from theta0.initializers import UnitVariance, unit_variance_
+from theta0.initializers import UnitVariance, initialize, unit_variance_
 
 NAMES = (
     "mlp", "single linear", "cnn", "other convolutions", "residual", "tied", "twice", "functional", "two inputs",
@@ -18,9 +18,7 @@ each_scalable = pytest.mark.parametrize("case", [case(name) for name in NAMES], 
 
 
 def scaled(model: nn.Module, batches, **options) -> UnitVariance:
-    found: list[UnitVariance] = []
-    assert unit_variance_(model, batches, report=found.append, **options) is model
-    return found[0]
+    return initialize("unit-variance", model, batches, **options)
 
 
 def deviations(model: nn.Module, batches) -> dict[str, float]:

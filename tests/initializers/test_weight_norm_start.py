@@ -11,7 +11,7 @@ from cases import case, each_case, flat, normal
 from references import Kept, call, doubled
 from states import randomness, state_of
 from theta0._models import unwrapped
-from theta0.initializers import WeightNormStart, unit_variance_, weight_norm_start_
+from theta0.initializers import WeightNormStart, initialize, unit_variance_, weight_norm_start_
 from theta0.parametrizations import centered_weight_norm, linearly_constrained
 
 SHAPES = {
@@ -33,9 +33,7 @@ WRAPS = {
 
 
 def started(model: nn.Module, batches, **options) -> WeightNormStart:
-    found: list[WeightNormStart] = []
-    assert weight_norm_start_(model, batches, report=found.append, **options) is model
-    return found[0]
+    return initialize("weight-norm-start", model, batches, **options)
 
 
 def by_unit(model: nn.Module, batches) -> dict[str, torch.Tensor]:

@@ -3,7 +3,7 @@ import torch
 from layout_cases import LAYOUTS, built
 from torch import nn
 
-from theta0._forward_conditions import twice_differentiable
+from theta0._state import twice_differentiable
 from theta0.measurements.output_jacobian import detachment_loss, jacobian_norms
 
 

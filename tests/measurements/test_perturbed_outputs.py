@@ -6,12 +6,11 @@ from torch.nn import functional as F
 
 from cases import CASES, case, each_case, normal
 from states import randomness, state_of
-from theta0._batches import materialised, ready
-from theta0._forward_conditions import twice_differentiable
+from theta0._batches import load_batches, with_shapes
 from theta0._models import main_output, unwrapped
+from theta0._state import twice_differentiable
 from theta0.measurements import perturbed_outputs
-from theta0.measurements.gram_noise import gram_is_cheaper, gram_route
-from theta0.measurements.perturbation_noise import draw, noise_from
+from theta0.measurements.perturbation_noise import draw, gram_is_cheaper, gram_route, noise_from
 from theta0.measurements.perturbed_calls import PerturbedCalls
 from theta0.measurements.perturbed_outputs import neighbourhood, sampled
 
@@ -20,8 +19,8 @@ SEPARATE = {"lstm", "gru", "spectral_norm, old", "spectral_norm", "constrained"}
 
 def prepared(c):
     model = unwrapped(c.model())
-    batch = materialised(c.batches(), model)[0]
-    return ready(model, batch), batch.inputs
+    batch = load_batches(c.batches(), model)[0]
+    return with_shapes(model, batch), batch.inputs
 
 
 def called(model, parameters, inputs):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import grad_and_value, vmap
 from torch.nn import functional as F
 
-from theta0._forward_conditions import twice_differentiable
+from theta0._state import twice_differentiable
 from theta0.measurements.degeneracy import degenerate_loss
 from theta0.measurements.perturbed_outputs import neighbourhood, sampled
 from theta0.measurements.simplex_discrepancy import discrepancy

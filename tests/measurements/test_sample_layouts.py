@@ -5,7 +5,7 @@ import torch
 from layout_cases import LAYOUTS, WIDTH, built
 from torch import nn
 
-from theta0._forward_conditions import twice_differentiable
+from theta0._state import twice_differentiable
 from theta0.measurements.perturbed_outputs import neighbourhood, sampled
 
 SAMPLES = 2

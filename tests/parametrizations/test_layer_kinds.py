@@ -10,7 +10,14 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils import parametrize
 
-from theta0.parametrizations import check, linearly_constrained, parametrize_, relative_sums, remove_
+from theta0.parametrizations import (
+    has_zero_sums,
+    linearly_constrained,
+    parametrize_,
+    relative_sums,
+    remove_,
+    reparametrize,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 METHODS = ["lcw", "cwn", "weight-norm", "spectral-norm"]
@@ -39,7 +46,7 @@ def test_forward_and_gradient_equal_those_on_a_dense_basis(kind, coordinates):
         basis = qr_basis(units.shape[1])
         dense[path] = (units @ basis).requires_grad_()
         weights[path] = from_units(owner, dense[path] @ basis.T, getattr(owner, name).shape)
-        assert check(*place(layer, path), tolerance=1e-14)
+        assert has_zero_sums(*place(layer, path), tolerance=1e-14)
     expected = functional_call(plain, weights, tuple(inputs))
     expected = expected[0] if isinstance(expected, tuple) else expected
     found = call(layer, inputs)
@@ -66,9 +73,8 @@ def test_whole_layer_and_back(kind, method):
     torch.manual_seed(0)
     layer = kind.make().double().eval()
     state, classes = list(layer.state_dict()), [type(m) for m in layer.modules()]
-    done = []
-    assert parametrize_(layer, method, report=done.append) is layer
-    assert set(done[0].weights) == set(kind.weights)
+    done = reparametrize(layer, method)
+    assert set(done.weights) == set(kind.weights)
     before = call(layer, inputs_of(kind))
     assert remove_(layer) is layer
     assert (call(layer, inputs_of(kind)) - before).abs().max() < 1e-12
@@ -114,7 +120,7 @@ def test_training_keeps_the_sums_zero(kind, method):
     for path, weight in zip(kind.weights, before, strict=True):
         owner, name = place(layer, path)
         assert relative_sums(owner, name).max() <= 1e-6
-        assert check(owner, name)
+        assert has_zero_sums(owner, name)
         assert (getattr(owner, name) - weight).abs().max() > 1e-3
 
 
@@ -147,6 +153,10 @@ def test_autocast(kind, method):
     inputs = inputs_of(kind, torch.float32)
     expected = call(layer, inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
+        try:
+            call(kind.make(), inputs)
+        except RuntimeError as error:
+            pytest.skip(f"torch runs no plain layer of this kind in bfloat16 on this processor: {error}")
         found = call(layer, inputs)
     assert (found.float() - expected).norm() <= 0.05 * expected.norm()
     found.float().square().sum().backward()

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
 
-from theta0.parametrizations import PARAMETRIZATIONS, is_linearly_constrained, linearly_constrained, relative_sums
+from theta0.parametrizations import is_linearly_constrained, linearly_constrained, relative_sums
 
 
 @both
@@ -177,10 +177,6 @@ def test_errors_say_what_and_change_nothing(make, name, message, coordinates):
 def test_unknown_coordinates():
     with pytest.raises(ValueError, match="'ambient' or 'orthonormal', not 'polar'"):
         linearly_constrained(nn.Linear(4, 3), coordinates="polar")
-
-
-def test_the_catalogue_names_it():
-    assert PARAMETRIZATIONS["lcw"] is linearly_constrained
 
 
 @pytest.mark.parametrize(("layer", "name"), [(nn.Linear(3, 2), "bias"), (nn.LSTM(3, 2), "weight"), (nn.ReLU(), "x")])

@@ -10,10 +10,17 @@ from torch.nn.utils import parametrize
 import theta0
 from cases import CASES
 from states import state_of
-from theta0._batches import materialised
+from theta0._batches import load_batches
 from theta0._models import main_output, outputs_of, unwrapped
 from theta0.measurements import activation_shift
-from theta0.parametrizations import check, is_linearly_constrained, parametrize_, remove_, whole_model
+from theta0.parametrizations import (
+    has_zero_sums,
+    is_linearly_constrained,
+    parametrize_,
+    remove_,
+    reparametrize,
+    whole_model,
+)
 
 METHODS = ["lcw", "cwn", "weight-norm", "spectral-norm"]
 each_method = pytest.mark.parametrize("method", METHODS)
@@ -57,27 +64,28 @@ EXPECTED = {
 def test_what_is_taken_and_what_is_left_with_a_reason(method):
     net = mixed()
     frozen = net[6].weight.clone()
-    done = []
-    assert parametrize_(net, method, report=done.append) is net
+    done = reparametrize(net, method)
     weights, reasons = EXPECTED[method]
-    assert set(done[0].weights) == weights
-    assert done[0].skipped.keys() == reasons.keys()
+    assert set(done.weights) == weights
+    assert done.skipped.keys() == reasons.keys()
     for name, reason in reasons.items():
-        assert reason in done[0].skipped[name]
+        assert reason in done.skipped[name]
     assert torch.equal(net[6].weight, frozen)
     assert not net[6].weight.requires_grad
     x = torch.randn(5, 3, 8, 8)
     assert net.eval()(x).isfinite().all()
 
 
-def test_a_report_or_a_warning_that_raises_leaves_the_model_as_it_was():
+def test_a_failure_or_a_warning_that_raises_leaves_the_model_as_it_was(monkeypatch):
     def refuse(_):
         raise RuntimeError("refused")
 
     net = nn.Sequential(nn.Linear(4, 4))
     before = state_of(net)
-    with pytest.raises(RuntimeError, match="refused"):
-        parametrize_(net, "lcw", report=refuse)
+    with monkeypatch.context() as broken:
+        broken.setattr("theta0.parametrizations.whole_model.read_weights_when_called_", refuse)
+        with pytest.raises(RuntimeError, match="refused"):
+            parametrize_(net, "lcw")
     assert state_of(net) == before
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     with pytest.raises(UserWarning, match="optimizer made before"):  # warnings are errors here
@@ -98,7 +106,7 @@ def test_every_network_of_the_suite_there_and_back(name):
     model = c.model()
     inner = unwrapped(model)
     inner.eval()
-    batch = materialised(c.batches(), inner, max_batches=1)[0]
+    batch = load_batches(c.batches(), inner, max_batches=1)[0]
     keys = list(inner.state_dict())
     already = [m for m in inner.modules() if parametrize.is_parametrized(m)]
     try:
@@ -127,21 +135,21 @@ class Tied(nn.Module):
 
 
 def test_a_tie_to_an_embedding_is_refused_with_a_reason():
-    net, done = Tied(embedding=True), []
-    parametrize_(net, "lcw", report=done.append)
-    assert done[0].weights == ("middle.weight",)
-    assert "'embed.weight'" in done[0].skipped["head.weight"]
+    net = Tied(embedding=True)
+    done = reparametrize(net, "lcw")
+    assert done.weights == ("middle.weight",)
+    assert "'embed.weight'" in done.skipped["head.weight"]
     assert net.head.weight is net.embed.weight
 
 
 @each_method
 def test_a_tie_between_layers_whose_units_differ_is_refused(method):
-    net, done = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1), nn.ConvTranspose2d(8, 3, 3)), []
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1), nn.ConvTranspose2d(8, 3, 3))
     net[2].weight = net[0].weight
-    parametrize_(net, method, report=done.append)
-    assert done[0].weights == ("1.weight",)
-    assert "units lie along another axis" in done[0].skipped["0.weight"]
-    assert "tied to '0.weight'" in done[0].skipped["2.weight"]
+    done = reparametrize(net, method)
+    assert done.weights == ("1.weight",)
+    assert "units lie along another axis" in done.skipped["0.weight"]
+    assert "tied to '0.weight'" in done.skipped["2.weight"]
 
 
 @each_method
@@ -260,17 +268,17 @@ def test_other_parametrizations_stay():
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     parametrize.register_parametrization(net[0], "weight", nn.Tanh())
     parametrize_(net, "lcw")
-    assert check(net[1])
-    assert not check(net[0])
+    assert has_zero_sums(net[1])
+    assert not has_zero_sums(net[0])
     assert remove_(remove_(net)) is net
     assert parametrize.is_parametrized(net[0])
     assert not is_linearly_constrained(net[1])
 
 
 def test_the_one_weight_of_a_bare_layer():
-    layer, done = nn.Linear(4, 4), []
-    theta0.parametrize_(layer, "lcw", report=done.append)
-    assert done[0].weights == ("weight",)
+    layer = nn.Linear(4, 4)
+    done = reparametrize(layer, "lcw")
+    assert done.weights == ("weight",)
     assert type(theta0.remove_(layer)) is nn.Linear
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from rich.console import Console
 
-from theta0.comparison import Comparison, Entrant, Heat, Standing
+from theta0.comparison import Candidate, Comparison, Standing, TuningRun
 from theta0.reports import comparison_document, comparison_report, write_page
 from theta0.reports.comparison import comparison_verdict
 from theta0.treatment import Run
@@ -19,10 +19,10 @@ def run(held_out, losses=(2.0, 1.0)):
 
 def race(*standings, complete=True):
     names = [standing.start for standing in standings]
-    entrants = [Entrant(name, 0.02, (0.01, 0.1), 0.4, 12.5 if name == "lcw" else None, "") for name in names]
-    entrants.append(Entrant("re\x1bcurrent", None, (), 0.0, None, "expected a recurrent layer, got <none>"))
-    heats = (Heat("default", 0.01, 5, run(1.9)),)
-    return Comparison(standings, tuple(entrants), heats, "adam", 20, True, complete, 123.0, 4.2)
+    candidates = [Candidate(name, 0.02, (0.01, 0.1), 0.4, 12.5 if name == "lcw" else None, "") for name in names]
+    candidates.append(Candidate("re\x1bcurrent", None, (), 0.0, None, "expected a recurrent layer, got <none>"))
+    heats = (TuningRun("default", 0.01, 5, run(1.9)),)
+    return Comparison(standings, tuple(candidates), heats, "adam", 20, True, complete, 123.0, 4.2)
 
 
 def standing(start, *held_out):

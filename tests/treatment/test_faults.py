@@ -6,11 +6,11 @@ from torch import nn
 
 from cases import normal
 from states import state_of
-from theta0._batches import materialised
+from theta0._batches import load_batches
 from theta0.diagnosis import Diagnosis, Finding
 from theta0.layers import StandardizedInput
 from theta0.treatment import treat
-from theta0.treatment.faults import elsewhere
+from theta0.treatment.faults import other_causes
 
 
 def classes(scale=1.0, shift=0.0, count=8):
@@ -109,6 +109,6 @@ def test_tokens_cannot_be_standardised():
 def test_a_rate_is_not_blamed_where_the_start_may_be_why_it_is_too_high():
     finding = Finding("learning-rate-too-high", "error", "", 9.0, 4.0, "Too high.", "theta0 rate", "")
     other = Finding("initial-loss", "warning", "", 9.0, 3.0, "Large.", "", "")
-    batch = materialised(classes(), net())[0]
-    assert elsewhere(Diagnosis((), (finding,), 0.0), net(), batch)[0] == "the learning rate"
-    assert elsewhere(Diagnosis((), (finding, other), 0.0), net(), batch) is None
+    batch = load_batches(classes(), net())[0]
+    assert other_causes(Diagnosis((), (finding,), 0.0), net(), batch)[0] == "the learning rate"
+    assert other_causes(Diagnosis((), (finding, other), 0.0), net(), batch) is None

@@ -9,10 +9,14 @@ from torch.nn.utils import parametrize
 from cases import normal
 from states import state_of
 from theta0 import diagnose
-from theta0._batches import materialised
+from theta0._batches import load_batches
+from theta0._errors import InapplicableError
 from theta0._trace.layers import layers
+from theta0._weights import assign_weight
 from theta0.treatment import REMEDIES, load_start_, save_start, treat
-from theta0.treatment.writing import InapplicableError, written
+from theta0.treatment.searches import SEARCHES
+
+FEW = {name: {"steps": 2} for name in SEARCHES} | {"mmd": {"steps": 2, "perturbations": 4}}
 
 
 def learnable(width=6, count=4, size=32):
@@ -22,7 +26,7 @@ def learnable(width=6, count=4, size=32):
 
 def deep_sigmoid():
     torch.manual_seed(0)
-    parts = (p for _ in range(12) for p in (nn.Linear(16, 16), nn.Sigmoid()))
+    parts = (p for _ in range(6) for p in (nn.Linear(16, 16), nn.Sigmoid()))
     return nn.Sequential(*parts, nn.Linear(16, 3))
 
 
@@ -46,7 +50,7 @@ def group(tmp_path):
 
 def test_a_distributed_wrapper_adds_no_prefix_and_gives_what_the_model_alone_gives(group, tmp_path):
     alone, wrapped = deep_sigmoid(), DistributedDataParallel(deep_sigmoid())
-    data, options = learnable(16, count=8), {"with_": "lcw", "optimizer": "momentum", "learning_rate": 0.1, "steps": 40}
+    data, options = learnable(16, count=8), {"with_": "lcw", "optimizer": "momentum", "learning_rate": 0.1, "steps": 12}
     before = state_of(wrapped.module)
     seen = diagnose(wrapped, data, "cross_entropy")
     assert state_of(wrapped.module) == before
@@ -82,7 +86,7 @@ class LowRank(nn.Module):
 
 
 class Invertible(LowRank):
-    """As one that can be written to: the base takes what the product does not give."""
+    """As one that can be assign_weight to: the base takes what the product does not give."""
 
     def right_inverse(self, weight):
         return weight - self.b @ self.a
@@ -100,11 +104,11 @@ def adapted(kind):
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("kind", [LowRank, Invertible])
 def test_unit_variance_of_adapted_weights_is_reached_through_the_adapter_or_told(kind, frozen):
-    model, told = adapted(kind), {}
+    model = adapted(kind)
     for layer in model[2:-1:2]:
         layer.parametrizations.weight.original.requires_grad_(not frozen)
     factors = {n: p.clone() for n, p in model.named_parameters() if n.endswith((".0.a", ".0.b"))}
-    REMEDIES["unit-variance"](model, learnable(), generator=0, report=told.update)
+    told = REMEDIES["unit-variance"](model, learnable(), generator=0).left
     why = "frozen" if frozen else "its parametrization cannot be assigned to"
     assert told == ({} if kind is Invertible and not frozen else {str(i): why for i in range(2, 11, 2)})
     assert all(torch.equal(p, factors[n]) for n, p in model.named_parameters() if n in factors)
@@ -121,7 +125,7 @@ def test_every_remedy_survives_adapted_weights(kind, name):
     model = adapted(kind)
     before = state_of(model)
     try:
-        REMEDIES[name](model, learnable(), "cross_entropy", generator=0)
+        REMEDIES[name](model, learnable(), "cross_entropy", generator=0, **FEW.get(name, {}))
     except ValueError:
         assert state_of(model) == before
     assert all(bool(p.isfinite().all()) for p in model.parameters())
@@ -131,11 +135,11 @@ def test_a_weight_that_cannot_be_assigned_is_told_and_the_factors_are_no_layer(t
     model = adapted(LowRank)
     before = state_of(model)
     with pytest.raises(ValueError, match="its parametrization cannot be assigned to"):
-        written(model[4], "weight", torch.ones(6, 6))
+        assign_weight(model[4], "weight", torch.ones(6, 6))
     assert state_of(model) == before
     seen = {r.layer for r in diagnose(model, learnable(), "cross_entropy").records if "/" not in r.layer}
     assert "4" in seen
-    assert not [r for r in layers(model, materialised(learnable(), model)[0]) if "parametrizations" in r.path]
+    assert not [r for r in layers(model, load_batches(learnable(), model)[0]) if "parametrizations" in r.path]
     saved = save_start(shrunken(), tmp_path / "start.safetensors")
     with pytest.raises(ValueError, match="does not follow an assignment"):
         load_start_(model, saved)
@@ -163,7 +167,7 @@ def test_parameters_with_fewer_than_two_axes_are_no_obstacle(name):
         nn.init.constant_(model.inner.weight, 0.1)
     before = state_of(model)
     try:
-        REMEDIES[name](model, learnable(), "cross_entropy", generator=0)
+        REMEDIES[name](model, learnable(), "cross_entropy", generator=0, **FEW.get(name, {}))
     except InapplicableError:
         assert state_of(model) == before
     assert all(bool(p.isfinite().all()) for p in model.parameters())

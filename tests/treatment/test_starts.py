@@ -13,6 +13,12 @@ from theta0.parametrizations import is_linearly_constrained, linearly_constraine
 from theta0.treatment import REMEDIES, load_start_, save_start
 
 
+def treated(remedy):
+    model = mlp()
+    REMEDIES[remedy](model, flat())
+    return model
+
+
 def perturbed(c):
     model = c.model()
     if c.name == "spectral_norm":
@@ -39,7 +45,7 @@ def test_round_trip(c, tmp_path):
 
 
 def test_plain_keys_and_metadata(tmp_path):
-    model = REMEDIES["lcw"](mlp(), flat())
+    model = treated("lcw")
     path = save_start(model, tmp_path / "start.safetensors", method="lcw")
     with safe_open(path, "pt") as file:
         assert sorted(file.keys()) == sorted(mlp().state_dict())
@@ -53,7 +59,7 @@ def test_plain_keys_and_metadata(tmp_path):
 
 @pytest.mark.parametrize("coordinates", ["ambient", "orthonormal"])
 def test_a_model_already_constrained_is_loaded_through_its_constraint(coordinates, tmp_path):
-    model = REMEDIES["lcw"](mlp(), flat())
+    model = treated("lcw")
     path = save_start(model, tmp_path / "start.safetensors")
     fresh = mlp()
     linearly_constrained(fresh[0], coordinates=coordinates)
@@ -112,7 +118,7 @@ def test_dtype_and_parameters_of_the_model_are_kept(tmp_path):
 )
 @pytest.mark.parametrize("remedy", [None, "lcw"])
 def test_another_architecture_is_told_and_left_as_it_was(other, message, remedy, tmp_path):
-    source = mlp() if remedy is None else REMEDIES[remedy](mlp(), flat())
+    source = mlp() if remedy is None else treated(remedy)
     path = save_start(source, tmp_path / "start.safetensors")
     model = other()
     before = state_of(model)
@@ -132,7 +138,7 @@ def test_a_layer_that_cannot_carry_the_constraint_leaves_the_model_as_it_was(tmp
         def forward(self, x):
             return nn.functional.linear(x, self.weight, self.bias)
 
-    path = save_start(REMEDIES["lcw"](mlp(), flat()), tmp_path / "start.safetensors")
+    path = save_start(treated("lcw"), tmp_path / "start.safetensors")
     model = mlp()
     model[2] = Own()
     before = state_of(model)

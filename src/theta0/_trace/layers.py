@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from theta0._batches import Batch, outputs_or_told
+from theta0._batches import Batch, checked_forward
+from theta0._state import preserve_state
 from theta0._trace.calls import LinearCall, NonlinearityCall, trace_calls
-from theta0._untouched import untouched
+from theta0._weights import tied_parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,26 +60,14 @@ def layers(model: nn.Module, batch: Batch) -> list[Layer]:
     def follow(call: NonlinearityCall) -> None:
         followers.setdefault(call.after.owner.layer, call.spec.name)
 
-    with untouched(model), torch.no_grad(), trace_calls(model, calls.append, follow):
-        outputs_or_told(model, batch)
+    with preserve_state(model), torch.no_grad(), trace_calls(model, calls.append, follow):
+        checked_forward(model, batch)
     tied = tied_parameters(model)
     counts: dict[str, int] = {}
     for call in calls:
         counts[call.owner.layer] = counts.get(call.owner.layer, 0) + 1
     first = {call.owner.layer: call for call in reversed(calls)}
     return [_layer(first[path], counts[path], followers.get(path), tied, model) for path in counts]
-
-
-def tied_parameters(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Parameters that stand under several names.
-
-    Returns:
-        For each such name, all the names of its tensor.
-    """
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return {name: tuple(group) for group in names.values() if len(group) > 1 for name in group}
 
 
 def fan_in(call: LinearCall) -> int:

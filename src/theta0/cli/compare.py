@@ -27,7 +27,7 @@ def compare(
     rates: Annotated[str, typer.Option(help="auto, or rates joined by commas, tried for every start.")] = "auto",
     steps: Annotated[int, typer.Option(help="Of a full run.", min=1)] = 100,
     seeds: Annotated[int, typer.Option(help="Runs of every start at its best rate.", min=1)] = 3,
-    budget: Annotated[float | None, typer.Option(help="Seconds after which heats, then seeds are left out.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Seconds; then tuning runs, then seeds are left out.")] = None,
     store: Annotated[
         Path | None, typer.Option(help="Keep runs here and go on from them.", metavar="FILE.jsonl")
     ] = None,

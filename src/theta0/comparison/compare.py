@@ -4,6 +4,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +12,11 @@ from typing import Any, Literal
 from torch import nn
 
 from theta0._losses import Loss, checked
+from theta0._state import preserve_randomness, preserve_state
 from theta0._training import RATES, Run, checked_optimizer, probe_rate, short_run
-from theta0._untouched import randomness_snapshot, untouched
-from theta0.comparison.arguments import check_arguments
 from theta0.comparison.reading import read
-from theta0.comparison.results import Comparison, Entrant, Heat, Standing, all_diverged
-from theta0.comparison.starts import Factory, Made, Makers, UnmadeError
+from theta0.comparison.results import Candidate, Comparison, Standing, TuningRun, all_diverged
+from theta0.comparison.starts import STARTS, Factory, Made, Makers, UnmadeError
 from theta0.comparison.store import Store, digest, loss_name, run_from_dict, run_to_dict
 from theta0.diagnosis.allowed_rate import allowed_rate
 from theta0.treatment.trials import Trial, fresh_order, trial_of
@@ -64,8 +64,8 @@ def compare(
         seeds: how many.
         optimizer: "sgd" (default), "momentum", "adam", "adamw" or "rmsprop".
         learning_rate: the user's, tried beside the automatic ones.
-        budget_s: seconds; where they run short, heats are left out first, then seeds; every start is made once. None
-            for no limit.
+        budget_s: seconds; where they run short, tuning runs are left out first, then seeds; every start is made
+            once. None for no limit.
         store: a JSON-lines file in which runs are kept and found again, so that a race can go on.
         max_batches: how many batches are read; None reads all.
         progress: told what is being done.
@@ -76,8 +76,8 @@ def compare(
     Raises:
         ValueError: on a wrong argument or unusable data, or if no start can be made.
     """
-    check_arguments(starts, rates, steps, seeds, budget_s)
-    began, restore_randomness = time.perf_counter(), randomness_snapshot()
+    _check_arguments(starts, rates, steps, seeds, budget_s)
+    began = time.perf_counter()
     first = Makers(model, (), checked(loss)).plain(0)
     found = read(batches, first, max_batches=max_batches)
     name = checked_optimizer(optimizer or "sgd")
@@ -87,22 +87,20 @@ def compare(
     race.automatic = isinstance(rates, str)
     race.deadline = math.inf if budget_s is None else began + budget_s
     own = [learning_rate] if learning_rate is not None else []
-    try:
-        entrants = [race.entrant(start, rates, own) for start in dict.fromkeys(starts)]
-        if all(entrant.reason for entrant in entrants):
-            raise ValueError("starts: " + "; ".join(f"{e.start}: {e.reason}" for e in entrants))
-        race.making = sum(entrant.seconds for entrant in entrants)
-        best = race.heat([entrant for entrant in entrants if not entrant.reason])
+    with preserve_randomness(), ExitStack() as afterwards:
+        afterwards.callback(makers.restore)
+        candidates = [race.candidate(start, rates, own) for start in dict.fromkeys(starts)]
+        if all(candidate.reason for candidate in candidates):
+            raise ValueError("starts: " + "; ".join(f"{e.start}: {e.reason}" for e in candidates))
+        race.making = sum(candidate.seconds for candidate in candidates)
+        best = race.tune([candidate for candidate in candidates if not candidate.reason])
         standings, complete = race.final(best, seeds)
-        reasons = all_diverged(race.heats, standings) | race.unmade
-        entrants = [replace(entrant, reason=reasons.get(entrant.start, entrant.reason)) for entrant in entrants]
+        reasons = all_diverged(race.tuning_runs, standings) | race.unmade
+        candidates = [replace(c, reason=reasons.get(c.start, c.reason)) for c in candidates]
         drawn = not isinstance(model, nn.Module) and digest(makers.plain(0)) != digest(makers.plain(1))
-    finally:
-        makers.restore()
-        restore_randomness()
     ranked = tuple(sorted(standings, key=lambda standing: (-len(standing.runs), _rank(standing.mean))))
-    seconds = time.perf_counter() - began
-    return Comparison(ranked, tuple(entrants), tuple(race.heats), name, steps, drawn, complete, race.cost, seconds)
+    seconds, runs = time.perf_counter() - began, tuple(race.tuning_runs)
+    return Comparison(ranked, tuple(candidates), runs, name, steps, drawn, complete, race.cost, seconds)
 
 
 def winning_start_(
@@ -133,10 +131,29 @@ def winning_start_(
     return made.model
 
 
-class _Race:  # a class because heats and finals share store, clock and costs
+def _check_arguments(starts: Sequence[str], rates: Any, steps: int, seeds: int, budget_s: float | None) -> None:
+    """Refuse what cannot be raced.
+
+    Raises:
+        ValueError: on an unknown start, a rate that is not positive, no step, no seed or no time.
+    """
+    unknown = [start for start in starts if start not in STARTS]
+    if unknown or not starts:
+        raise ValueError(f"starts: expected names out of {', '.join(STARTS)}, got {', '.join(unknown) or 'none'}")
+    fair = isinstance(rates, Sequence) and len(rates) > 0 and all(isinstance(r, (int, float)) and r > 0 for r in rates)
+    if rates != "auto" and not (fair and all(math.isfinite(rate) for rate in rates)):
+        raise ValueError(f"rates: expected 'auto' or positive numbers, got {rates!r}")
+    for name, value in (("steps", steps), ("seeds", seeds)):
+        if value < 1:
+            raise ValueError(f"{name}: expected at least 1, got {value}")
+    if budget_s is not None and not budget_s > 0:
+        raise ValueError(f"budget_s: expected a positive number of seconds, got {budget_s}")
+
+
+class _Race:  # a class because tuning runs and finals share store, clock and costs
     def __init__(self, makers: Makers, trial: Trial, store: Store, label: str, tell: Callable[[str], None]) -> None:
         self.makers, self.trial, self.store, self.label, self.tell = makers, trial, store, label, tell
-        self.heats: list[Heat] = []
+        self.tuning_runs: list[TuningRun] = []
         self.cost = 0.0
         self.deadline = math.inf
         self.pace = 0.0  # seconds a step, the slowest seen
@@ -152,7 +169,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
             self.weights[seed] = digest(self.makers.plain(seed))
         return digest(self.label, self.weights[seed], *parts)
 
-    def entrant(self, start: str, rates: Literal["auto"] | Sequence[float], own: list[float]) -> Entrant:
+    def candidate(self, start: str, rates: Literal["auto"] | Sequence[float], own: list[float]) -> Candidate:
         """Make a start, and choose the rates around which to try it."""
         asked = None if isinstance(rates, str) else tuple(float(rate) for rate in rates)
         key = self.key("entrant", start, asked is None, 0)
@@ -165,7 +182,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
             around = [suggested * factor for factor in AROUND]
             further = [rate for rate in [known["probed"], *own] if all(not 0.7 < rate / r < 1.4 for r in around)]
             rates_tried = tuple(sorted([*around, *further]))
-        return Entrant(start, suggested, rates_tried, known["seconds"], known["gradients"], known["reason"])
+        return Candidate(start, suggested, rates_tried, known["seconds"], known["gradients"], known["reason"])
 
     def _entered(self, start: str, suggest: bool) -> dict[str, Any]:
         self.tell(f"making {start}")
@@ -186,16 +203,16 @@ class _Race:  # a class because heats and finals share store, clock and costs
             made.model, trial.train[:4], trial.loss, optimizer=trial.optimizer, restore=made.state
         )
         self.cost += cost
-        with untouched(made.model):
+        with preserve_state(made.model):
             found = allowed_rate(made.model, trial.train, trial.loss, trial.optimizer)
         if found is None or found.value is None or not (math.isfinite(found.value) and found.value > 0):
             return probed, probed
         self.cost += found.cost
         return min(found.value, max(RATES)), probed
 
-    def heat(self, entrants: Sequence[Entrant]) -> dict[str, float]:
+    def tune(self, candidates: Sequence[Candidate]) -> dict[str, float]:
         """Each start's best rate."""
-        left = {entrant.start: list(entrant.rates) for entrant in entrants}
+        left = {candidate.start: list(candidate.rates) for candidate in candidates}
         for share in RUNGS:
             steps = max(1, round(share * self.trial.steps))
             runs = sum(len(rates) for rates in left.values() if len(rates) > 1)
@@ -207,7 +224,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
         return {start: rates[0] for start, rates in left.items()}
 
     def _better_half(self, start: str, rates: list[float], steps: int) -> list[float]:
-        reached = {rate: self._heat(start, rate, steps) for rate in rates}
+        reached = {rate: self._tuning_run(start, rate, steps) for rate in rates}
         if self.automatic:
             self._lower(start, reached, steps)
         for _ in range(_FURTHER if self.automatic and steps < self.trial.steps * RUNGS[1] else 0):
@@ -215,7 +232,7 @@ class _Race:  # a class because heats and finals share store, clock and costs
             edges = {min(reached): 1 / 3, max(reached): 3.0}
             if best not in edges or not math.isfinite(reached[best]):
                 break
-            reached[best * edges[best]] = self._heat(start, best * edges[best], steps)
+            reached[best * edges[best]] = self._tuning_run(start, best * edges[best], steps)
         return sorted(reached, key=lambda rate: reached[rate])[: (len(rates) + 1) // 2]
 
     def _lower(self, start: str, reached: dict[float, float], steps: int) -> None:
@@ -224,15 +241,15 @@ class _Race:  # a class because heats and finals share store, clock and costs
         while not any(map(math.isfinite, reached.values())) and self.lowered[start] < _LOWER:
             lowered, rate = True, min(reached) / 10
             self.lowered[start] += 1
-            reached[rate] = self._heat(start, rate, steps)
+            reached[rate] = self._tuning_run(start, rate, steps)
         if lowered and math.isfinite(reached[min(reached)]):
             rate = 3 * min(reached)
-            reached[rate] = self._heat(start, rate, steps)
+            reached[rate] = self._tuning_run(start, rate, steps)
 
-    def _heat(self, start: str, rate: float, steps: int) -> float:
+    def _tuning_run(self, start: str, rate: float, steps: int) -> float:
         self.tell(f"{start} at rate {rate:.3g}: {steps} steps")
         run, _ = self.run("heat", start, rate, steps, 0)
-        self.heats.append(Heat(start, rate, steps, run))
+        self.tuning_runs.append(TuningRun(start, rate, steps, run))
         return _rank(run.held_out)
 
     def final(self, best: dict[str, float], seeds: int) -> tuple[list[Standing], bool]:

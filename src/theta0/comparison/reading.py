@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from theta0._batches import Batch, materialised, own_generators
-from theta0._untouched import randomness_snapshot
+from theta0._batches import Batch, load_batches, own_generators
+from theta0._state import preserve_randomness
 
 _SEED = 1729  # not one of the runs': the data must not be drawn as the weights are
 
@@ -21,29 +21,22 @@ def seeded(source: Any = None) -> Iterator[None]:
 
     Afterwards they are as they were, also when the block raises.
     """
-    restore = randomness_snapshot()
-    try:
-        with own_generators(source) as own:
-            torch.manual_seed(_SEED)
-            np.random.seed(_SEED)
-            random.seed(_SEED)
-            for generator in own:
-                generator.manual_seed(_SEED)
-            yield
-    finally:
-        restore()
+    with preserve_randomness(), own_generators(source) as own:
+        torch.manual_seed(_SEED)
+        np.random.seed(_SEED)
+        random.seed(_SEED)
+        for generator in own:
+            generator.manual_seed(_SEED)
+        yield
 
 
 def read(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None) -> list[Batch]:
     """Read a data source, shuffled the same way each time.
 
     Args:
-        batches: as for `materialised`.
+        batches: as for `load_batches`.
         model: likewise.
         max_batches: likewise.
-
-    Returns:
-        At least one batch.
     """
     with seeded(batches):
-        return materialised(batches, model, max_batches=max_batches)
+        return load_batches(batches, model, max_batches=max_batches)

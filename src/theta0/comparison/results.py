@@ -9,7 +9,7 @@ from theta0._training import Run
 
 
 @dataclass(frozen=True)
-class Entrant:
+class Candidate:
     """One starting point before it is raced.
 
     Attributes:
@@ -30,7 +30,7 @@ class Entrant:
 
 
 @dataclass(frozen=True)
-class Heat:
+class TuningRun:
     """A short run for the choice of a rate.
 
     Attributes:
@@ -52,7 +52,7 @@ class Standing:
 
     Attributes:
         start: its name.
-        rate: the rate that its heats chose.
+        rate: the rate that its tuning runs chose.
         runs: one for each seed, their `held_out` on batches that took no part in any choice.
         seeds: those seeds; fewer where the start could not be made for one.
         seconds: of its runs.
@@ -82,8 +82,8 @@ class Comparison:
 
     Attributes:
         standings: the best first.
-        entrants: every start asked for, in that order.
-        heats: every run that chose a rate.
+        candidates: every start asked for, in that order.
+        tuning_runs: every run that chose a rate.
         optimizer: its name.
         steps: of the full runs.
         drawn: whether seeds drew other weights, or only other data orders and noise.
@@ -93,8 +93,8 @@ class Comparison:
     """
 
     standings: tuple[Standing, ...]
-    entrants: tuple[Entrant, ...]
-    heats: tuple[Heat, ...]
+    candidates: tuple[Candidate, ...]
+    tuning_runs: tuple[TuningRun, ...]
     optimizer: str
     steps: int
     drawn: bool
@@ -108,25 +108,17 @@ class Comparison:
         return self.standings[0] if self.standings else None
 
     def to_dict(self) -> dict[str, float]:
-        """Means, spreads and rates by start.
-
-        Returns:
-            The dictionary that an experiment tracker logs.
-        """
+        """Means, spreads and rates by start."""
         quantities = ("mean", "spread", "rate")
         return {f"{s.start}/{quantity}": getattr(s, quantity) for s in self.standings for quantity in quantities}
 
 
-def all_diverged(heats: Sequence[Heat], standings: Sequence[Standing]) -> dict[str, str]:
-    """The starts of which no run came to its end, whatever the rate.
-
-    Returns:
-        What the leaderboard says of them, by name.
-    """
+def all_diverged(tuning_runs: Sequence[TuningRun], standings: Sequence[Standing]) -> dict[str, str]:
+    """The starts of which no run came to its end, whatever the rate."""
     told = {}
     for standing in standings:
-        own = [heat for heat in heats if heat.start == standing.start]
-        if not any(math.isfinite(run.held_out) for run in [*standing.runs, *(heat.run for heat in own)]):
-            lowest = min(standing.rate, *(heat.rate for heat in own), math.inf)
+        own = [tried for tried in tuning_runs if tried.start == standing.start]
+        if not any(math.isfinite(run.held_out) for run in [*standing.runs, *(tried.run for tried in own)]):
+            lowest = min(standing.rate, *(tried.rate for tried in own), math.inf)
             told[standing.start] = f"every rate tried diverged, down to {lowest:.3g}"
     return told

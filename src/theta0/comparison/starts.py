@@ -11,27 +11,22 @@ from torch import nn
 from theta0._batches import Batch, initialised
 from theta0._losses import Loss
 from theta0._randomness import Randomness
-from theta0._untouched import randomness_snapshot, snapshot
+from theta0._state import preserve_randomness, snapshot
 from theta0.treatment.remedies import REMEDIES, Remedy
-from theta0.treatment.searches import cost_of
+from theta0.treatment.results import Applied
 
 Factory = Callable[[], nn.Module]
 
 
-def as_given_(
+def as_given(
     model: nn.Module,
     batches: Iterable[Any],
     loss: Loss = None,
     *,
     generator: Randomness = None,
-    report: Callable[[Any], None] | None = None,
-) -> nn.Module:
-    """Leave the model's own start.
-
-    Returns:
-        The model.
-    """
-    return model
+) -> Applied:
+    """Leave the model's own start."""
+    return Applied()
 
 
 class UnmadeError(ValueError):
@@ -39,7 +34,7 @@ class UnmadeError(ValueError):
 
 
 # A method that makes a start is one line here.
-STARTS: Mapping[str, Remedy] = {"default": as_given_, **REMEDIES}
+STARTS: Mapping[str, Remedy] = {"default": as_given, **REMEDIES}
 
 
 @dataclass(frozen=True)
@@ -70,21 +65,15 @@ class Makers:  # a class because starts that were made are kept until the race i
     def plain(self, seed: int) -> nn.Module:
         """The model as it comes for a seed.
 
-        Returns:
-            The model itself, or a new one of the factory's.
-
         Raises:
             ValueError: if the factory returns no module.
         """
         if isinstance(self.source, nn.Module):
             self.restore()
             return initialised(self.source)
-        restore = randomness_snapshot()
-        try:
+        with preserve_randomness():
             torch.manual_seed(seed)
             model = self.source()
-        finally:
-            restore()
         if not isinstance(model, nn.Module):
             raise ValueError(f"model: expected a module or a function that returns one, got {type(model).__name__}")
         return initialised(model)
@@ -99,13 +88,15 @@ class Makers:  # a class because starts that were made are kept until the race i
             UnmadeError: if the method cannot make it, with the reason.
         """
         if (start, seed) not in self.made:
-            model, told = self.plain(seed), list[Any]()
+            model = self.plain(seed)
             torch.manual_seed(seed)  # dropout, while a start is made; `compare` puts the random state back
             began = time.perf_counter()
             try:
-                STARTS[start](model, list(self.batches), self.loss, generator=seed, report=told.append)
+                done = STARTS[start](model, list(self.batches), self.loss, generator=seed)
             except ValueError as error:
                 raise UnmadeError(str(error)) from error
+            if not done.kept:
+                raise UnmadeError(done.reason)
             seconds = time.perf_counter() - began
-            self.made[start, seed] = Made(model, snapshot(model), seconds, cost_of(told))
+            self.made[start, seed] = Made(model, snapshot(model), seconds, done.cost)
         return self.made[start, seed]

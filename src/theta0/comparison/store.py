@@ -50,24 +50,16 @@ class Store:  # a class because the file and what was read of it belong together
 
 
 def run_to_dict(run: Run) -> dict[str, Any]:
-    """A run as JSON knows it: losses that are not finite are null.
-
-    Returns:
-        The dictionary.
-    """
+    """A run as JSON knows it: losses that are not finite are null."""
     found = asdict(run)
-    numbers = {name: _told(found[name]) for name in ("held_out", "held_out_start")}
-    return found | numbers | {"losses": [_told(value) for value in run.losses]}
+    numbers = {name: _to_json(found[name]) for name in ("held_out", "held_out_start")}
+    return found | numbers | {"losses": [_to_json(value) for value in run.losses]}
 
 
 def run_from_dict(found: dict[str, Any]) -> Run:
-    """The run again; null becomes infinity.
-
-    Returns:
-        The run.
-    """
-    numbers = {name: _read(found[name]) for name in ("held_out", "held_out_start")}
-    return Run(**{**found, **numbers, "losses": tuple(_read(value) for value in found["losses"])})
+    """The run again; null becomes infinity."""
+    numbers = {name: _from_json(found[name]) for name in ("held_out", "held_out_start")}
+    return Run(**{**found, **numbers, "losses": tuple(_from_json(value) for value in found["losses"])})
 
 
 def digest(*parts: Any) -> str:
@@ -85,11 +77,7 @@ def digest(*parts: Any) -> str:
 
 
 def loss_name(loss: Loss) -> str:
-    """A loss's name: its own, or where it is defined.
-
-    Returns:
-        The name.
-    """
+    """A loss's name: its own, or where it is defined."""
     if loss is None or isinstance(loss, str):
         return str(loss)
     return f"{getattr(loss, '__module__', '')}.{getattr(loss, '__qualname__', type(loss).__qualname__)}"
@@ -109,9 +97,9 @@ def _pieces(part: Any) -> list[bytes]:
     return [repr(part).encode()]
 
 
-def _told(value: float) -> float | None:
+def _to_json(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _read(value: float | None) -> float:
+def _from_json(value: float | None) -> float:
     return math.inf if value is None else value

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theta0._batches import Batch
+from theta0._training import count_gradients
 from theta0.curvature.loss_curvature import LossCurvature, Outputs, closed_form, loss_curvature
 from theta0.curvature.problem import (
     Curvature,
@@ -48,11 +49,7 @@ class Linearised:
 
 
 def linearised(problem: Problem, batch: Batch) -> Linearised:
-    """Run the network on a batch, and its backward pass as a function of w.
-
-    Returns:
-        The graph, for any number of products.
-    """
+    """Run the network on a batch, and its backward pass as a function of w."""
     value, outputs = problem.forward(batch)
     curved = loss_curvature(problem.loss, value, outputs, batch)
     dummies = tuple(torch.zeros_like(f, requires_grad=True) for f in curved.outputs)
@@ -63,23 +60,15 @@ def linearised(problem: Problem, batch: Batch) -> Linearised:
     return Linearised(value, curved, problem.parameters, dummies, transposed, problem.share(batch))
 
 
-def pulled(one: Linearised, w: Outputs) -> Float[Tensor, " n"]:
-    """Jᵀ w, by a backward pass.
-
-    Returns:
-        A flat vector over the parameters.
-    """
+def vjp(one: Linearised, w: Outputs) -> Float[Tensor, " n"]:
+    """Jᵀ w, by a backward pass."""
     cast = [part.to(f.dtype) for part, f in zip(w, one.loss.outputs, strict=True)]
     found = torch.autograd.grad(one.loss.outputs, one.parameters, cast, retain_graph=True, allow_unused=True)
     return flat(found, one.parameters)
 
 
-def pushed(one: Linearised, u: Float[Tensor, " n"]) -> Outputs:
-    """J u, by a backward pass through the backward pass.
-
-    Returns:
-        Tensors of the outputs' shapes.
-    """
+def jvp(one: Linearised, u: Float[Tensor, " n"]) -> Outputs:
+    """J u, by a backward pass through the backward pass."""
     parts = zip(one.transposed, split(u, one.parameters), strict=True)
     pairs = [(g, part) for g, part in parts if g is not None and g.requires_grad]
     found = torch.autograd.grad(
@@ -92,17 +81,14 @@ def gauss_newton(problem: Problem, recompute: bool) -> Curvature:
     """The Gauss-Newton matrix, on kept graphs or on graphs built anew in each product.
 
     Function space is used where H has a known factor and the graphs are kept.
-
-    Returns:
-        The matrix.
     """
     passes = float(len(problem.batches))
     if recompute:
-        anew = (7 / 3) * passes  # forward 1/3, Jᵀw in the graph, J u, Jᵀ(Hu) 2/3 each
+        anew = count_gradients(forward=passes, backward=3 * passes)  # Jᵀw in the graph, J u, Jᵀ(Hu)
         return _in_parameter_space(problem, lambda: (linearised(problem, b) for b in problem.batches), 0.0, anew)
     held = [linearised(problem, batch) for batch in problem.batches]
     if any(one.loss.factor is None for one in held):
-        return _in_parameter_space(problem, lambda: iter(held), passes, passes * 4 / 3)
+        return _in_parameter_space(problem, lambda: iter(held), passes, count_gradients(backward=2 * passes))
     return _in_function_space(problem, held, passes)
 
 
@@ -114,12 +100,12 @@ def _in_function_space(problem: Problem, held: Sequence[Linearised], passes: flo
 
     def to_parameters(z: Tensor) -> Tensor:
         parts = zip(held, torch.split(z, sizes), strict=True)
-        total = torch.stack([pulled(one, (_scaled(one, part, one.loss.factor),)) for one, part in parts]).sum(0)
+        total = torch.stack([vjp(one, (_scaled(one, part, one.loss.factor),)) for one, part in parts]).sum(0)
         return total if root is None else total * root
 
     def from_parameters(u: Tensor) -> Tensor:
         u = u if root is None else u * root
-        parts = [_scaled(one, pushed(one, u)[0], one.loss.factor_transposed) for one in held]
+        parts = [_scaled(one, jvp(one, u)[0], one.loss.factor_transposed) for one in held]
         return torch.cat([part.flatten().double() for part in parts])
 
     return Curvature(
@@ -134,9 +120,9 @@ def _in_function_space(problem: Problem, held: Sequence[Linearised], passes: flo
         problem.parameters[0].dtype,
         torch.zeros(0, dtype=torch.float64, device=held[0].dummies[0].device),
         passes,
-        passes * 4 / 3,
-        passes * 2 / 3,
-        passes * 2 / 3,
+        count_gradients(backward=2 * passes),
+        count_gradients(backward=passes),
+        count_gradients(backward=passes),
     )
 
 
@@ -155,7 +141,7 @@ def _in_parameter_space(
     def multiply(u: Tensor) -> Tensor:
         total = torch.zeros_like(u)
         for one in graphs():
-            total += pulled(one, one.loss.multiply(pushed(one, u))).mul_(one.share)
+            total += vjp(one, one.loss.multiply(jvp(one, u))).mul_(one.share)
         return total
 
     known = closed_form(problem.loss) is not None
@@ -166,7 +152,7 @@ def _in_parameter_space(
         semidefinite=known,
         setup=setup,
         product=product,
-        gradient_cost=len(problem.batches) * (2 / 3 if setup else 5 / 3),
+        gradient_cost=len(problem.batches) * count_gradients(0 if setup else 1, backward=1),
     )
 
 

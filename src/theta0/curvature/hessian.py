@@ -20,11 +20,7 @@ _Gradient = tuple[Sequence[Tensor | None], float]
 
 
 def hessian(problem: Problem, recompute: bool) -> Curvature:
-    """∂²ℓ/∂θ∂θ of the mean loss, on kept graphs or on graphs built anew in each product.
-
-    Returns:
-        The matrix.
-    """
+    """∂²ℓ/∂θ∂θ of the mean loss, on kept graphs or on graphs built anew in each product."""
     passes = float(len(problem.batches))
     held = None if recompute else [_gradient(problem, batch) for batch in problem.batches]
 

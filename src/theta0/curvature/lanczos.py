@@ -10,11 +10,9 @@ from jaxtyping import Float
 from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
+from theta0._errors import NoCurvatureError
+
 _ASYMMETRY = 1e-2  # of the largest Ritz value; rounding in float32 networks stays below 1e-4
-
-
-class NoCurvatureError(ValueError):  # a class so that a caller may take it for an answer: no rate is too high
-    """The matrix is zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +64,6 @@ def lanczos(
         least: at least so many products (unless the space is exhausted).
         most: at most so many.
         precision: in which products are rounded.
-
-    Returns:
-        The eigenpairs.
 
     Raises:
         ValueError: if the matrix is zero, not finite, or not symmetric.
@@ -190,9 +185,6 @@ def products_for(epsilon: float, delta: float, size: int) -> int:
 
     The least k with 1.648 √n e^(-√ε (2k-1)) ≤ δ, for positive semidefinite matrices of n rows (Kuczyński and
     Woźniakowski, 1992, Theorem 4.2).
-
-    Returns:
-        k, at most n.
     """
     k = math.ceil((math.log(1.648 * math.sqrt(size) / delta) / math.sqrt(epsilon) + 1) / 2)
     return min(max(k, 1), size)

@@ -10,16 +10,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from theta0._batches import Batch, materialised, ready, sliced
-from theta0._forward_conditions import in_single_precision, trained_parameters
+from theta0._batches import Batch, in_single_precision, load_batches, sliced, with_shapes
+from theta0._errors import NoCurvatureError, UserCodeError
 from theta0._losses import Loss, checked, loss_of, name_of
 from theta0._models import unwrapped
 from theta0._randomness import Randomness
-from theta0._untouched import untouched
-from theta0._user_code import UserCodeError
-from theta0.curvature.lanczos import NoCurvatureError
+from theta0._state import preserve_state
+from theta0._training import OptimizerSettings
+from theta0._weights import trained_parameters
 from theta0.curvature.problem import Matrix, flat
-from theta0.curvature.stability import ADAPTIVE, Settings, checked_settings, largest_rate, start_share
+from theta0.curvature.stability import ADAPTIVE, largest_rate, start_share
 from theta0.curvature.top_eigenvalue import Certificate, TopEigenvalue, top_eigenvalue
 
 _REPLACED = 3.0  # of the weights' size: no suggestion for an adaptive optimizer is above a third of it
@@ -108,14 +108,14 @@ def suggest_learning_rate(
     Returns:
         The suggestion, which no run has tried.
     """
-    return curvature_rate(model, batches, loss, Settings(optimizer), **options)
+    return curvature_rate(model, batches, loss, OptimizerSettings(optimizer), **options)
 
 
 def curvature_rate(
     model: nn.Module,
     batches: Iterable[Any],
     loss: Loss,
-    settings: Settings,
+    settings: OptimizerSettings,
     *,
     matrix: Matrix | None = None,
     batch_sizes: Sequence[int] | None = None,
@@ -175,7 +175,7 @@ def rate_and_direction(
     model: nn.Module,
     batches: Iterable[Any],
     loss: Loss,
-    settings: Settings,
+    settings: OptimizerSettings,
     *,
     matrix: Matrix | None,
     batch_sizes: Sequence[int] | None,
@@ -188,9 +188,8 @@ def rate_and_direction(
     Returns:
         The rate and the direction.
     """
-    checked_settings(settings)
-    data = materialised(batches, unwrapped(model), max_batches=max_batches)
-    inner, data = in_single_precision(ready(unwrapped(model), data[0]), data)
+    data = load_batches(batches, unwrapped(model), max_batches=max_batches)
+    inner, data = in_single_precision(with_shapes(unwrapped(model), data[0]), data)
     sizes = _checked_sizes(batch_sizes, data)
     inverse, cost = _inverse_preconditioner(inner, data, checked(loss), settings)
     options["inverse_preconditioner"] = inverse
@@ -288,7 +287,7 @@ def _checked_sizes(batch_sizes: Sequence[int] | None, data: Sequence[Batch]) -> 
 
 
 def _inverse_preconditioner(
-    model: nn.Module, data: Sequence[Batch], loss: Loss, settings: Settings
+    model: nn.Module, data: Sequence[Batch], loss: Loss, settings: OptimizerSettings
 ) -> tuple[Float[Tensor, " n"] | None, float]:
     """P⁻¹ = 1/(√v̂ + ε) at the first steps, and its cost."""
     if settings.optimizer not in ADAPTIVE:
@@ -298,7 +297,7 @@ def _inverse_preconditioner(
     parts = [sliced(b, slice(i * s, (i + 1) * s)) for b, s in zip(data, sizes, strict=True) for i in range(cuts)]
     parameters = trained_parameters(model)
     squares = []
-    with untouched(model), torch.enable_grad():
+    with preserve_state(model), torch.enable_grad():
         if cuts > 1 and not _takes(model, parts[0], loss):
             parts, cuts = list(data), 1
         for part in parts:

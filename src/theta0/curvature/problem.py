@@ -9,8 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theta0._batches import Batch
-from theta0._forward_conditions import repeatable
 from theta0._losses import Loss, loss_of
+from theta0._models import graph_nodes
+from theta0._state import deterministic
 
 Matrix = Literal["ggn", "fisher", "hessian"]
 T = TypeVar("T")
@@ -76,23 +77,16 @@ class Problem:
     inverse: Float[Tensor, " n"] | None = None
 
     def share(self, batch: Batch) -> float:
-        """A batch's weight in the mean.
-
-        Returns:
-            Its share of all samples.
-        """
+        """A batch's weight in the mean."""
         return batch.size / sum(b.size for b in self.batches)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Any]:
         """One forward pass, the same each time.
 
-        Returns:
-            The loss and what the model returned.
-
         Raises:
             ValueError: if the loss is not finite.
         """
-        with repeatable(self.model, self.seed + batch.number):
+        with deterministic(self.model, self.seed + batch.number):
             value, outputs = loss_of(self.model, batch, self.loss)
         if not torch.isfinite(value):
             raise ValueError(
@@ -112,11 +106,7 @@ def over_parameters(
     product: float,
     gradient_cost: float,
 ) -> Curvature:
-    """P^(-1/2) A P^(-1/2) in parameter space.
-
-    Returns:
-        The matrix.
-    """
+    """P^(-1/2) A P^(-1/2) in parameter space."""
     parameters = problem.parameters
     root = None if problem.inverse is None else problem.inverse.sqrt()
     first = parameters[0]
@@ -140,9 +130,6 @@ def over_parameters(
 
 def differentiated(function: Callable[[], T]) -> T:
     """Call a function that differentiates the network, and say what is wrong where it cannot be.
-
-    Returns:
-        What it returns.
 
     Raises:
         ValueError: if torch refuses.
@@ -177,12 +164,7 @@ def require_sound_graph(tensors: Sequence[Tensor | None], *, twice: bool = False
     Raises:
         ValueError: if there is one.
     """
-    waiting, seen = [t.grad_fn for t in tensors if t is not None], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
+    for node in graph_nodes(tensors):
         if node.name() == "torch::autograd::Error":
             raise ValueError(
                 "model: expected operations that can be differentiated twice, got one marked once_differentiable; "
@@ -194,15 +176,10 @@ def require_sound_graph(tensors: Sequence[Tensor | None], *, twice: bool = False
                 f"{instead} the parametrization first "
                 "(torch.nn.utils.parametrize.remove_parametrizations)"
             )
-        waiting.extend(following for following, _ in node.next_functions)
 
 
 def flat(parts: Sequence[Tensor | None], parameters: Sequence[nn.Parameter]) -> Float[Tensor, " n"]:
-    """One vector over all parameters; None counts as zeros.
-
-    Returns:
-        A new vector.
-    """
+    """One vector over all parameters; None counts as zeros."""
     pairs = zip(parts, parameters, strict=True)
     return torch.cat([(torch.zeros_like(p) if part is None else part).flatten() for part, p in pairs])
 

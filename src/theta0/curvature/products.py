@@ -15,8 +15,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theta0._batches import Batch
-from theta0._forward_conditions import trained_parameters, twice_differentiable
 from theta0._losses import Loss
+from theta0._state import twice_differentiable
+from theta0._weights import trained_parameters
 from theta0.curvature.gauss_newton import gauss_newton
 from theta0.curvature.hessian import hessian
 from theta0.curvature.loss_curvature import closed_form
@@ -40,7 +41,7 @@ def curvature_products(
 
     Args:
         model: the network, in the mode in which it is; dropout is switched off.
-        batches: materialised batches.
+        batches: loaded batches.
         loss: a name, a callable, or None where the model returns its loss.
         matrix: which. "fisher" is that of the likelihood exp(-loss): Gaussian for "mse" (of variance C/2 over C
             outputs, since torch's mse averages over outputs and has no ½), categorical for "cross_entropy", Bernoulli

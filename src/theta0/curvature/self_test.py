@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theta0._batches import Batch
-from theta0._forward_conditions import cast, trained_parameters, twice_differentiable
+from theta0._batches import Batch, cast_batches
+from theta0._state import twice_differentiable
+from theta0._weights import trained_parameters
 from theta0.curvature.loss_curvature import LossCurvature, Outputs, loss_curvature
 from theta0.curvature.problem import Curvature, Problem, flat, split
 
@@ -38,14 +39,6 @@ def self_test(curvature: Curvature, problem: Problem, generator: torch.Generator
 
     dᵀAd is compared, for the Hessian, with the difference along d of the gradients' components along d, and otherwise
     with (Jd)ᵀ H (Jd), where Jd is a difference of outputs. Both are taken on a float64 copy of the network.
-
-    Args:
-        curvature: the products, within their block.
-        problem: of what.
-        generator: draws the vectors.
-
-    Returns:
-        Both errors.
 
     Raises:
         ValueError: if either is too large, or the network cannot be copied.
@@ -86,7 +79,7 @@ def _by_differences(problem: Problem, direction: Float[Tensor, " n"]) -> float:
     copied = replace(
         problem,
         model=model,
-        batches=cast(problem.batches, torch.float64),
+        batches=cast_batches(problem.batches, torch.float64),
         parameters=trained_parameters(model),
         inverse=None,
     )

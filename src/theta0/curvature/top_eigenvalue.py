@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theta0._batches import materialised, ready
-from theta0._forward_conditions import in_single_precision
+from theta0._batches import in_single_precision, load_batches, with_shapes
 from theta0._losses import Loss, checked
 from theta0._models import unwrapped
 from theta0._randomness import Randomness, streams
@@ -124,8 +123,8 @@ def top_eigenvalue(
         ValueError: if an argument is wrong, the model or loss has no such curvature, or it is zero or not finite.
     """
     _require_sensible(k, tolerance, max_products, certify)
-    data = materialised(batches, unwrapped(model), max_batches=max_batches)
-    inner, data = in_single_precision(ready(unwrapped(model), data[0]), data)
+    data = load_batches(batches, unwrapped(model), max_batches=max_batches)
+    inner, data = in_single_precision(with_shapes(unwrapped(model), data[0]), data)
     stream = streams(generator)
     with curvature_products(
         inner,

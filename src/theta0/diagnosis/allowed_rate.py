@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from torch import nn
 
 from theta0._batches import Batch
+from theta0._errors import NoCurvatureError, UserCodeError
 from theta0._losses import Loss, name_of
-from theta0._user_code import UserCodeError
-from theta0.curvature.lanczos import NoCurvatureError
 from theta0.curvature.learning_rate import LearningRate, suggest_learning_rate
 from theta0.curvature.problem import Matrix
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from theta0._batches import Batch, materialised
+from theta0._batches import Batch, load_batches
 from theta0._losses import Loss, checked
 from theta0._models import unwrapped
 from theta0.diagnosis.evidence import Evidence
@@ -66,7 +66,7 @@ def diagnose(
     """
     checked(loss)
     inner = unwrapped(model)
-    found = materialised(batches, inner, max_batches=max_batches)
+    found = load_batches(batches, inner, max_batches=max_batches)
     return diagnosis_of(inner, found, loss, optimizer=optimizer, rate=learning_rate, rules=rules)
 
 
@@ -79,7 +79,7 @@ def diagnosis_of(
     rate: float | None = None,
     rules: Sequence[Rule] | None = None,
 ) -> Diagnosis:
-    """As `diagnose`, on batches already materialised.
+    """As `diagnose`, on batches already loaded.
 
     Returns:
         The diagnosis.

@@ -7,11 +7,11 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from theta0._batches import Batch, ready
+from theta0._batches import Batch, with_shapes
 from theta0._losses import Loss, loss_of
 from theta0._records import Record, Table, by_layer
+from theta0._state import preserve_state
 from theta0._training import checked_optimizer, steps_from
-from theta0._untouched import untouched
 from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.allowed_rate import allowed_rate
 from theta0.diagnosis.chain import Link, chain
@@ -46,7 +46,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         rate: float | None = None,
     ) -> None:
         self.optimizer = checked_optimizer(optimizer)
-        self.model = ready(model, batches[0])
+        self.model = with_shapes(model, batches[0])
         self.batches, self.loss, self.rate = list(batches), loss, rate
         self.cost = 0.0
 
@@ -139,7 +139,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
 def _still_zero(
     model: nn.Module, batch: Batch, loss: Loss, names: Sequence[str], optimizer: str, rate: float
 ) -> list[str]:
-    with untouched(model), torch.enable_grad():
+    with preserve_state(model), torch.enable_grad():
         steps_from(model, [batch], loss, optimizer=optimizer, rate=rate, steps=PROBE_STEPS)
         named = dict(model.named_parameters())
         value, _ = loss_of(model, batch, loss)

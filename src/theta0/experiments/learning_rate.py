@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from theta0._batches import Batch, materialised, ready
-from theta0._forward_conditions import in_single_precision
+from theta0._batches import Batch, in_single_precision, load_batches, with_shapes
+from theta0._errors import UserCodeError
 from theta0._losses import Loss, checked, constant_loss, loss_of, name_of
 from theta0._models import unwrapped
 from theta0._randomness import Randomness, streams
-from theta0._untouched import untouched
-from theta0._user_code import UserCodeError
+from theta0._state import preserve_state
 from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, rate_and_direction, weight_size
 from theta0.curvature.problem import Matrix
 from theta0.curvature.stability import largest_rate
@@ -103,13 +102,13 @@ def suggest_learning_rate(
         "recompute": recompute,
         "generator": generator,
     }
-    data = materialised(batches, inner, max_batches=None if max_batches is None else max(max_batches, _READ))
-    inner = ready(inner, data[0])
+    data = load_batches(batches, inner, max_batches=None if max_batches is None else max(max_batches, _READ))
+    inner = with_shapes(inner, data[0])
     allowed, direction = _allowed(inner, data, loss, kind, options, needed=steps <= 0 or certify is not None)
     if steps <= 0:
         return allowed
     seed = int(torch.randint(2**31, (), generator=streams(generator)("runs")))
-    with untouched(inner):
+    with preserve_state(inner):
         experiment = prepared(inner, data, checked(loss), kind.make, seed)
         return _proven(experiment, kind, allowed, direction, steps, warm_up=warm_up)
 

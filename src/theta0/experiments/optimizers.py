@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from theta0.curvature.stability import ADAPTIVE, OPTIMIZERS, Settings, checked_settings, stepper
+from theta0._training import OPTIMIZERS, OptimizerSettings, make_optimizer
+from theta0.curvature.stability import ADAPTIVE
 
 Optimizer = str | type[torch.optim.Optimizer] | Callable[[Iterable[nn.Parameter]], Any] | torch.optim.Optimizer
 Maker = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
@@ -34,7 +35,7 @@ class OptimizerKind:
 
     name: str
     make: Maker
-    settings: Settings | None
+    settings: OptimizerSettings | None
     adaptive: bool
 
 
@@ -46,7 +47,7 @@ def optimizer_kind(optimizer: Optimizer, model: nn.Module, **settings: Any) -> O
             factory, called with the parameters; or an optimizer over the model's parameters, which is left alone: its
             class, its groups and their options are taken, and the ratios of their rates.
         model: whose parameters an instance has.
-        settings: of a named one, as in `stability.Settings`.
+        settings: of a named one, as in `stability.OptimizerSettings`.
 
     Returns:
         The kind.
@@ -55,8 +56,8 @@ def optimizer_kind(optimizer: Optimizer, model: nn.Module, **settings: Any) -> O
         ValueError: if it is none of these, or the settings cannot be used.
     """
     if isinstance(optimizer, str):
-        chosen = checked_settings(Settings(optimizer, **settings))
-        return OptimizerKind(optimizer, lambda p, rate: stepper(chosen, p, rate), chosen, optimizer in ADAPTIVE)
+        chosen = OptimizerSettings(optimizer, **settings)
+        return OptimizerKind(optimizer, lambda p, rate: make_optimizer(chosen, p, rate), chosen, optimizer in ADAPTIVE)
     if isinstance(optimizer, torch.optim.Optimizer):
         return _described(optimizer, lambda _, rate: _mirrored(optimizer, rate))
     if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer):
@@ -83,11 +84,11 @@ def _described(made: torch.optim.Optimizer, make: Maker) -> OptimizerKind:
     return OptimizerKind(shown, make, settings, adaptive)
 
 
-def _settings(name: str, options: Mapping[str, Any]) -> Settings:
+def _settings(name: str, options: Mapping[str, Any]) -> OptimizerSettings:
     taken = {key: options[key] for key in ("nesterov", "betas", "alpha", "eps") if key in options}
     decay = float(options.get("weight_decay", 0.0)) if name in ("sgd", "momentum", "adamw") else 0.0
     momentum = {"momentum": options["momentum"]} if name == "momentum" else {}
-    return Settings(name, weight_decay=decay, **momentum, **taken)
+    return OptimizerSettings(name, weight_decay=decay, **momentum, **taken)
 
 
 def _mirrored(optimizer: torch.optim.Optimizer, rate: float) -> torch.optim.Optimizer:

@@ -9,7 +9,7 @@ from torch import nn
 
 from theta0._batches import Batch
 from theta0._losses import Loss, loss_of
-from theta0._untouched import snapshot
+from theta0._state import snapshot
 from theta0.experiments.optimizers import Maker
 
 _EXPLODED = 1e3  # times the first loss
@@ -17,7 +17,7 @@ _EXPLODED = 1e3  # times the first loss
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """What every run shares; the caller wraps it in `untouched`.
+    """What every run shares; the caller wraps it in `preserve_state`.
 
     Attributes:
         model: trained in place, in the mode in which it is.

@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import nn
 
-from theta0._batches import held_out, initialised, materialised
+from theta0._batches import held_out, initialised, load_batches
 from theta0._losses import Loss, checked
 from theta0._models import unwrapped
+from theta0._state import preserve_state
 from theta0._training import Run, short_run
-from theta0._untouched import untouched
 from theta0.curvature.learning_rate import LearningRate
 
 FACTORS = (0.5, 1.0, 2.0, 4.0)
@@ -47,10 +47,10 @@ def verify_learning_rate(
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
     inner = initialised(unwrapped(model))
-    train, verify = held_out(materialised(batches, inner, max_batches=max_batches))
+    train, verify = held_out(load_batches(batches, inner, max_batches=max_batches))
     runs = []
     for factor in factors:
-        with untouched(inner):
+        with preserve_state(inner):
             rate = factor * suggestion.value
             run = short_run(inner, train, verify, checked(loss), optimizer=suggestion.optimizer, rate=rate, steps=steps)
         runs.append(run)

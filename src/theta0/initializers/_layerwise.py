@@ -1,7 +1,6 @@
 """Changing weights layer by layer, in execution order, by what a forward pass over the data shows: all or nothing."""
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -17,8 +16,7 @@ from theta0._moments import Moments, merged
 from theta0._randomness import Randomness, streams
 from theta0._trace.calls import LinearCall, trace_calls
 from theta0._trace.layers import Layer, geometry, layers
-from theta0._untouched import randomness_snapshot, snapshot
-from theta0._weights import assignable
+from theta0._weights import assign_weight, assignable, scale_weight
 
 _SWEEPS = 10
 _SKIPPED = {"embedding": "an embedding looks up and does not sum", "recurrent": "its gates are not visible"}
@@ -69,9 +67,6 @@ def left_alone(skip: Collection[str], model: nn.Module, batch: Batch) -> frozens
         model: the model.
         batch: shows the layers that are no modules, such as attention's projections.
 
-    Returns:
-        The entries.
-
     Raises:
         ValueError: an entry names neither a module nor a layer.
     """
@@ -88,23 +83,6 @@ def left_alone(skip: Collection[str], model: nn.Module, batch: Batch) -> frozens
 
 def _within(layer: str, skip: frozenset[str]) -> bool:
     return any(layer == entry or layer.startswith(f"{entry}.") for entry in skip)
-
-
-@contextmanager
-def all_or_nothing(model: nn.Module) -> Iterator[None]:
-    """Within the block weights may change; buffers and random state come back, and if it fails the weights too."""
-    restore, restore_randomness = snapshot(model), randomness_snapshot()
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
-        yield
-    except BaseException:
-        restore()
-        raise
-    finally:
-        restore_randomness()
-    with torch.no_grad():
-        for buffer, value in buffers:
-            buffer.copy_(value)
 
 
 def swept(
@@ -128,9 +106,6 @@ def swept(
         measure: moments of a call's output: one number, or one for each unit.
         adjust: changes a weight, its bias and the call's output to reach a goal; whether it did.
         is_off: whether the moments over all calls are too far from what is wanted.
-
-    Returns:
-        What was found.
     """
     state = Sweeps(skip)
     for _ in range(_SWEEPS):
@@ -189,20 +164,14 @@ def multiply(call: LinearCall, factor: float | Tensor, who: str) -> None:
     Raises:
         ValueError: a parametrization does not follow an assignment.
     """
-    owner, weight = call.owner, call.weight
-    if not parametrize.is_parametrized(owner.module, owner.attribute):
-        weight.data.mul_(factor)
-        return
-    new = getattr(owner.module, owner.attribute).detach().clone()
-    part = weight.size(), weight.stride(), weight.storage_offset()
-    new.as_strided(*part).mul_(factor)
-    setattr(owner.module, owner.attribute, new)
-    reached = getattr(owner.module, owner.attribute).detach()
-    if not torch.allclose(reached.as_strided(*part), weight * factor, rtol=0.01, atol=1e-6 * float(new.abs().max())):
+    owner = call.owner
+    try:
+        scale_weight(owner.module, owner.attribute, factor, part=call.weight)
+    except ValueError as error:
         raise ValueError(
-            f"{who}: layer {owner.layer!r}: expected a weight that can be scaled, but its parametrization "
-            f"does not follow an assignment; remove it, or leave the layer alone with skip=[{owner.layer!r}]"
-        )
+            f"{who}: layer {owner.layer!r}: expected a weight that can be scaled, but {error}; remove it, or leave the "
+            f"layer alone with skip=[{owner.layer!r}]"
+        ) from error
 
 
 def per_unit(call: LinearCall, values: Tensor) -> Tensor:
@@ -264,10 +233,7 @@ def draw_weights(
                 init.normal_(fresh, std=std, generator=stream(layer.parameters[0]))
             else:
                 init.orthogonal_(fresh, gain=std, generator=stream(layer.parameters[0]))
-            if layer.parametrized:
-                setattr(layer.module, layer.attribute, fresh.to(weight))
-            else:
-                weight.copy_(fresh)
+            assign_weight(layer.module, layer.attribute, fresh, exact=False)
 
 
 def _reason_to_skip(call: LinearCall, skip: frozenset[str]) -> str | None:

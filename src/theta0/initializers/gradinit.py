@@ -10,18 +10,18 @@ from torch import nn
 
 from theta0._batches import Batch
 from theta0._losses import Loss
+from theta0._models import in_place
 from theta0._randomness import Randomness
 from theta0._ranks import averaged
-from theta0.initializers.scale_results import Objective, Quality, Report, Settings, Slope
-from theta0.initializers.scale_search import search_scales_
-from theta0.initializers.scaled_network import SECOND, Gradients, ScaledNetwork, norm_of
+from theta0.initializers.scale_search import ScaleSearch, SearchSettings, search_scales
+from theta0.initializers.scaled_network import SECOND, Gradients, Objective, Quality, ScaledNetwork, Slope, norm_of
 from theta0.measurements.sub_batches import overlapping
 
 OptimizerKind = Literal["sgd", "adam"]
 _OVERLAP = 0.5  # of the step's samples and those that it is judged on (zhu2021gradinit, section 3)
 
 
-def gradinit_(
+def gradinit(
     model: nn.Module,
     batches: Iterable[Any],
     loss: Loss = None,
@@ -35,8 +35,7 @@ def gradinit_(
     lower_bound: float = 0.01,
     max_batches: int | None = 16,
     generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
+) -> ScaleSearch:
     r"""One scale for each parameter tensor, so that the first step lowers the loss most, under a cap on the gradient.
 
     Minimises $L(\tilde S; θ - η A[g_S(θ)])$ over the scales in θ = s ∘ θ₀, with A[g] = g for SGD and sign(g) for Adam,
@@ -57,14 +56,13 @@ def gradinit_(
         lower_bound: the least scale; its inverse is the largest.
         max_batches: how many batches are read; None reads all.
         generator: a seed, a generator or None; orders the samples after the first pass over the batches.
-        report: receives a `ScaleSearch`, also where the start was not changed.
 
     Returns:
-        The model.
+        What was found; `kept` is False where that is nothing better, and the start is unchanged.
 
     Raises:
-        ValueError: if an argument is out of range, the network cannot be differentiated twice, the loss is constant,
-            or nothing better was found; the start is then unchanged.
+        ValueError: if an argument is out of range, the network cannot be differentiated twice, or the loss is
+            constant; the start is then unchanged.
     """
     if optimizer not in ("sgd", "adam"):
         raise ValueError(f"optimizer: expected 'sgd' or 'adam', got {optimizer!r}")
@@ -78,10 +76,11 @@ def gradinit_(
         quality=partial(_quality, optimizer=optimizer, step_size=step_size),
         quality_cost=2 / (2 - _OVERLAP),
     )
-    settings = Settings(gradient_norm_cap, cap_unit, learning_rate, steps, lower_bound)
-    return search_scales_(
-        model, batches, loss, objective, settings, max_batches=max_batches, generator=generator, report=report
-    )
+    settings = SearchSettings(gradient_norm_cap, cap_unit, learning_rate, steps, lower_bound)
+    return search_scales(model, batches, loss, objective, settings, max_batches=max_batches, generator=generator)
+
+
+gradinit_ = in_place(gradinit)
 
 
 def _slope(network: ScaledNetwork, batch: Batch, cap: float, *, optimizer: OptimizerKind, step_size: float) -> Slope:

@@ -8,17 +8,17 @@ from torch import Tensor, nn
 
 from theta0._batches import Batch
 from theta0._losses import Loss
+from theta0._models import in_place
 from theta0._randomness import Randomness
 from theta0._ranks import averaged, ranks
 from theta0.curvature.problem import differentiated
-from theta0.initializers.scale_results import Objective, Quality, Report, Settings, Slope
-from theta0.initializers.scale_search import search_scales_
-from theta0.initializers.scaled_network import SECOND, Gradients, ScaledNetwork, norm_of
+from theta0.initializers.scale_search import ScaleSearch, SearchSettings, search_scales
+from theta0.initializers.scaled_network import SECOND, Gradients, Objective, Quality, ScaledNetwork, Slope, norm_of
 
 _EPSILON = 1e-5  # dauphin2019metainit, equation 4
 
 
-def metainit_(
+def metainit(
     model: nn.Module,
     batches: Iterable[Any],
     loss: Loss = None,
@@ -28,8 +28,7 @@ def metainit_(
     lower_bound: float = 0.01,
     max_batches: int | None = 16,
     generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
+) -> ScaleSearch:
     r"""One scale for each parameter tensor, found by descending the gradient quotient.
 
     $GQ = \frac1N \big\| \frac{g - Hg}{g ± ε} - 1 \big\|_1$, the relative change of the gradient in a step of gradient
@@ -46,14 +45,13 @@ def metainit_(
         lower_bound: the least scale; its inverse is the largest.
         max_batches: how many batches are read; None reads all.
         generator: a seed, a generator or None; orders the samples after the first pass over the batches.
-        report: receives a `ScaleSearch`, also where the start was not changed.
 
     Returns:
-        The model.
+        What was found; `kept` is False where that is nothing better, and the start is unchanged.
 
     Raises:
         ValueError: if an argument is out of range, the network cannot be differentiated so often, the loss is
-            constant, there is a process group, or nothing better was found; the start is then unchanged.
+            constant, or there is a process group; the start is then unchanged.
     """
     if ranks() > 1:
         raise ValueError(
@@ -62,10 +60,11 @@ def metainit_(
         )
     quality_cost = 1 + SECOND
     objective = Objective("metainit", "gradient quotient", False, _slope, _quality, quality_cost)
-    settings = Settings(float("inf"), "absolute", learning_rate, steps, lower_bound)
-    return search_scales_(
-        model, batches, loss, objective, settings, max_batches=max_batches, generator=generator, report=report
-    )
+    settings = SearchSettings(float("inf"), "absolute", learning_rate, steps, lower_bound)
+    return search_scales(model, batches, loss, objective, settings, max_batches=max_batches, generator=generator)
+
+
+metainit_ = in_place(metainit)
 
 
 def _slope(network: ScaledNetwork, batch: Batch, cap: float) -> Slope:

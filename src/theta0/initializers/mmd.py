@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from theta0._batches import Batch, endless, initialised, materialised, outputs_or_told
-from theta0._forward_conditions import steady, trained_parameters, twice_differentiable
-from theta0._models import main_output
+from theta0._batches import Batch, checked_forward, endless, initialised, load_batches
+from theta0._models import in_place, main_output
 from theta0._randomness import Randomness, streams
-from theta0._ranks import from_first, ranks, summed
+from theta0._ranks import from_first, gathered, ranks, share, summed
+from theta0._state import steady, twice_differentiable
+from theta0._training import count_gradients, make_optimizer
+from theta0._weights import put_values, trained_parameters
 from theta0.initializers.mmd_checkpoint import (
     WINDOW,
     Progress,
@@ -24,9 +27,18 @@ from theta0.initializers.mmd_checkpoint import (
     read_progress,
     write_progress,
 )
-from theta0.initializers.mmd_loss import Terms, Weights, mmd_terms, same_everywhere
-from theta0.initializers.mmd_results import Mmd, MmdStep, MmdTerms
-from theta0.measurements.perturbed_outputs import MEMORY, Neighbourhood, neighbourhood, samples_of
+from theta0.measurements.degeneracy import degenerate_loss
+from theta0.measurements.output_jacobian import detachment_loss
+from theta0.measurements.perturbation_noise import perturbation_seeds
+from theta0.measurements.perturbed_outputs import (
+    MEMORY,
+    Neighbourhood,
+    PerturbedOutputs,
+    neighbourhood,
+    sampled,
+    samples_of,
+)
+from theta0.measurements.simplex_discrepancy import discrepancy, uniform_simplex
 
 EPOCHS = 5
 NOT_TRAINABLE = (
@@ -34,6 +46,101 @@ NOT_TRAINABLE = (
     "look for detach(), torch.no_grad() or .data in its forward pass, or unfreeze a parameter that it uses"
 )
 _JUDGED = 4  # batches on which the terms are compared before and after
+
+
+@dataclass(frozen=True)
+class MmdTerms:
+    """The loss and its terms.
+
+    Attributes:
+        loss: lee2023mmd, equation 23.
+        uniformity: L_uni, the unbiased MMD² to uniform outputs.
+        degenerate: L_sd.
+        detachment: L_iod; zero where its weight is.
+    """
+
+    loss: float
+    uniformity: float
+    degenerate: float
+    detachment: float
+
+
+@dataclass(frozen=True)
+class MmdStep:
+    """One step, for a progress display.
+
+    Attributes:
+        step: its number, from 1.
+        steps: how many there will be.
+        terms: on this step's batch, before its update.
+    """
+
+    step: int
+    steps: int
+    terms: MmdTerms
+
+
+@dataclass(frozen=True)
+class Mmd:
+    """What `mmd_` did.
+
+    Attributes:
+        before: the terms at the start, a mean over at most four batches.
+        after: the same batches and perturbations at the parameters kept.
+        steps: how many were made, a resumed run's earlier ones too.
+        best_step: the step whose parameters were kept; 0 for the start.
+        losses: the mean loss of each window of steps.
+        interrupted: whether the run was stopped early.
+        routes: by parameter, how its noise entered (see `PerturbedOutputs`).
+        obstacle: why perturbations did not share a pass; None where they did.
+        chunks: into how many parts memory split the perturbations.
+        cost: in gradients of the unperturbed model on a batch, counted as forward and backward passes over rows.
+    """
+
+    before: MmdTerms
+    after: MmdTerms
+    steps: int
+    best_step: int
+    losses: tuple[float, ...]
+    interrupted: bool
+    routes: dict[str, str]
+    obstacle: str | None
+    chunks: int
+    cost: float
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How the terms add up (lee2023mmd, equation 23).
+
+    Attributes:
+        uniformity: of L_uni.
+        degenerate: λ, of L_sd.
+        detachment: ξ, of L_iod.
+    """
+
+    uniformity: float
+    degenerate: float
+    detachment: float
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """The loss on one batch.
+
+    Attributes:
+        loss: the weighted sum; on several ranks the derivatives of all of them sum to the whole one.
+        uniformity: L_uni (equations 9 and 10).
+        degenerate: L_sd (equation 14).
+        detachment: L_iod (equation 22).
+        outputs: the perturbed outputs of this rank's share.
+    """
+
+    loss: Tensor
+    uniformity: Tensor
+    degenerate: Tensor
+    detachment: Tensor
+    outputs: PerturbedOutputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +160,7 @@ class _Task:
     checkpoint: Path | None
 
 
-def mmd_(
+def mmd(
     model: nn.Module,
     batches: Iterable[Any],
     loss: Any = None,
@@ -67,10 +174,9 @@ def mmd_(
     learning_rate: float = 2e-4,
     generator: Randomness = None,
     progress: Callable[[MmdStep], None] | None = None,
-    report: Callable[[Mmd], None] | None = None,
     checkpoint: str | Path | None = None,
     memory: int = MEMORY,
-) -> nn.Module:
+) -> Mmd:
     r"""Train a classifier's start, without labels, so that small perturbations of it solve all kinds of tasks.
 
     Adam lowers L_uni + λ L_sd + ξ L_iod (lee2023mmd, equation 23): for each input the outputs of models perturbed by
@@ -82,7 +188,7 @@ def mmd_(
     process group the perturbations are split.
 
     An error while it trains leaves the model as it was; an interrupt (Ctrl-C) leaves the best parameters so far, as if
-    the run had ended there, and is raised again. Once trained, the best parameters stay, whatever happens later.
+    the run had ended there, and the result says so. Once trained, the best parameters stay, whatever happens later.
 
     Args:
         model: a classifier that returns samples × at least two logits; changed in place.
@@ -97,14 +203,13 @@ def mmd_(
         learning_rate: of Adam.
         generator: a seed, a generator or None.
         progress: told of every step.
-        report: receives what was done.
         checkpoint: a safetensors file, written after each window and at the end; a run that finds it goes on
             from there, also to more steps. It must be given the same start (not what an interrupt left), and the same
             settings but for `steps` and `memory`; that the batches are the same is not checked.
         memory: bytes that perturbed outputs may keep for the backward pass, about.
 
     Returns:
-        The model.
+        What was done.
 
     Raises:
         ValueError: if an argument is out of range, the model is no classifier or cannot be trained, a batch has fewer
@@ -117,7 +222,7 @@ def mmd_(
     )
     inner = initialised(model)
     trained = trained_parameters(inner)
-    judged = materialised(batches, inner, max_batches=_JUDGED)
+    judged = load_batches(batches, inner, max_batches=_JUDGED)
     for batch in judged:
         _require_several(batch)
     seed = from_first(streams(generator)("mmd").initial_seed())
@@ -129,35 +234,33 @@ def mmd_(
         steps if steps is not None else EPOCHS * _length(batches), learning_rate, seed, memory, progress,
         None if checkpoint is None else Path(checkpoint),
     )  # fmt: skip
-    before, after, state, interrupted = _run(task, trained)
-    if report is not None:
-        report(_result(task, before, after, state, interrupted is not None))
-    if interrupted is not None:
-        raise interrupted
-    return model
+    return _result(task, *_run(task, trained))
 
 
-def _run(task: _Task, trained: list[nn.Parameter]) -> tuple[MmdTerms, MmdTerms, Progress, KeyboardInterrupt | None]:
-    """Train, leave the best parameters in the model, and judge it; the first interrupt is returned, not raised."""
+mmd_ = in_place(mmd)
+
+
+def _run(task: _Task, trained: list[nn.Parameter]) -> tuple[MmdTerms, MmdTerms, Progress, bool]:
+    """Train, leave the best parameters in the model, and judge it; also whether an interrupt ended the training."""
     state: Progress | None = None
-    interrupted: KeyboardInterrupt | None = None
+    interrupted = False
     done = False
     try:
         with twice_differentiable(task.model):
             before = _judge(task)
-            optimizer = torch.optim.Adam(trained, task.learning_rate)
+            optimizer = make_optimizer("adam", trained, task.learning_rate)
             state = read_progress(task.checkpoint, task.model, optimizer, _settings(task))
             try:
                 _train(task, trained, optimizer, state)
-            except KeyboardInterrupt as caught:
-                interrupted = caught
+            except KeyboardInterrupt:
+                interrupted = True
             done = True
-            _put(trained, state.best)
+            put_values(trained, state.best)
             after = _judge(task)
-        _put(trained, state.best)
+        put_values(trained, state.best)
     except BaseException as error:  # the block above has put the start back
         if state is not None and (done or isinstance(error, KeyboardInterrupt)):
-            _put(trained, state.best)
+            put_values(trained, state.best)
         raise
     return before, after, state, interrupted
 
@@ -239,9 +342,9 @@ def _result(task: _Task, before: MmdTerms, after: MmdTerms, state: Progress, int
             perturbations=task.perturbations, memory=task.memory,
         ).outputs  # fmt: skip
     classes = min(10, outputs.logits.shape[-1]) if task.weights.detachment else 0
-    again = 4 / 3 if outputs.chunks > 1 else 1.0  # a chunk's forward pass is repeated in its backward pass
+    again = count_gradients(1, forward=outputs.chunks > 1)  # a chunk's forward pass is repeated in its backward pass
     each = task.perturbations * again + 2 * classes
-    judging = 2 * len(task.judged) * (task.perturbations / 3 + classes)
+    judging = 2 * len(task.judged) * count_gradients(classes, forward=task.perturbations)
     return Mmd(
         before, after, state.step, state.kept, tuple(state.losses), interrupted, dict(outputs.routes),
         task.around.obstacle, outputs.chunks, state.step * each + judging,
@@ -251,12 +354,6 @@ def _result(task: _Task, before: MmdTerms, after: MmdTerms, state: Progress, int
 def _numbers(terms: Terms) -> MmdTerms:
     return MmdTerms(float(terms.loss.detach()), float(terms.uniformity), float(terms.degenerate),
                     float(terms.detachment))  # fmt: skip
-
-
-def _put(trained: list[nn.Parameter], values: list[Tensor]) -> None:
-    with torch.no_grad():
-        for parameter, value in zip(trained, values, strict=True):
-            parameter.copy_(value)
 
 
 def _require_several(batch: Batch) -> None:
@@ -278,7 +375,7 @@ def _length(batches: Iterable[Any]) -> int:
 
 def _require_attached(model: nn.Module, batch: Batch) -> None:
     with steady(model):
-        outputs = main_output(outputs_or_told(model, batch))
+        outputs = main_output(checked_forward(model, batch))
     if outputs is not None and not outputs.requires_grad:
         raise ValueError(NOT_TRAINABLE)
 
@@ -292,3 +389,58 @@ def _checked(counts: Mapping[str, tuple[Any, int]], positive: Mapping[str, Any],
         if not (math.isfinite(number) and (number > 0 or (name in weights and number == 0))):
             wanted = "number of at least 0, and finite" if name in weights else "positive number"
             raise ValueError(f"{name}: expected a {wanted}, got {value}")
+
+
+def mmd_terms(
+    around: Neighbourhood, inputs: Any, weights: Weights, seed: int, *, perturbations: int, memory: int
+) -> Terms:
+    """The loss of lee2023mmd, equation 23, on one batch.
+
+    Perturbations are split over the ranks of a process group, which must be given the same inputs.
+
+    Args:
+        around: the perturbed model.
+        inputs: a batch, at least two samples.
+        weights: of the terms.
+        seed: of the perturbations, the uniform points and, beyond ten, the classes; equal on all ranks.
+        perturbations: how many, and how many uniform points a sample.
+        memory: as in `perturbed_outputs`.
+    """
+    stream = streams(seed)
+    seeds = share(perturbation_seeds(perturbations, stream("perturbations")))
+    outputs = sampled(around, inputs, seeds, memory=memory)
+    logits = gathered(outputs.logits, perturbations)
+    probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
+    samples, classes = probabilities.shape[1:]
+    uniform = uniform_simplex(samples, perturbations, classes, stream("simplex"), probabilities.dtype)
+    uniformity = discrepancy(probabilities.transpose(0, 1), uniform).mean()
+    degenerate = degenerate_loss(probabilities)
+    if weights.detachment:
+        detachment = detachment_loss(around.model, inputs, generator=stream("classes"))
+    else:
+        detachment = torch.zeros_like(uniformity)
+    once = detachment / ranks()  # every rank computes it, and derivatives are summed
+    once = once + (detachment - once).detach()
+    loss = weights.uniformity * uniformity + weights.degenerate * degenerate + weights.detachment * once
+    return Terms(loss, uniformity.detach(), degenerate.detach(), detachment.detach(), outputs)
+
+
+def same_everywhere(inputs: Any, number: int) -> None:
+    """Check that all ranks were given the same batch.
+
+    Args:
+        inputs: the batch.
+        number: of the batch, for the message.
+
+    Raises:
+        ValueError: if they were not.
+    """
+    if ranks() == 1:
+        return
+    leaves = [leaf.detach().double().flatten() for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+    total = float(sum((leaf * torch.linspace(1, 2, len(leaf)).to(leaf)).sum() for leaf in leaves))
+    if float(summed(torch.tensor(float(total != from_first(total))))) > 0:  # so that no rank goes on alone
+        raise ValueError(
+            f"batch {number}: expected the same batch on every rank, since perturbations are split and not samples, "
+            "got different ones; pass the same data everywhere (no DistributedSampler)"
+        )

@@ -1,8 +1,9 @@
-"""How far a label-free initialization has come, in a safetensors file."""
+"""How far a training that keeps its best window has come, and that in a safetensors file."""
 
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ class Progress:  # the one thing that changes while the loop runs
     """Where a run stands.
 
     Attributes:
+        best: the tensors kept so far, in the order of the trained ones.
         settings: what decides its steps, by name.
         start: a mark of the model that it was given.
         step: steps made.
-        best: the parameters kept so far, in the order of the trained ones.
         best_loss: the mean loss of the window that ended there.
         kept: the step at which it ended.
         open: how many steps the window under way has.
@@ -33,9 +34,9 @@ class Progress:  # the one thing that changes while the loop runs
         losses: the mean losses of the windows so far.
     """
 
-    settings: dict[str, int | float]
-    start: str
     best: list[Tensor]
+    settings: dict[str, int | float] = field(default_factory=dict)
+    start: str = ""
     step: int = 0
     best_loss: float = math.inf
     kept: int = 0
@@ -47,17 +48,13 @@ class Progress:  # the one thing that changes while the loop runs
 def long_enough(count: int, steps: int) -> bool:
     """Whether the steps after the last whole window count as a window.
 
-    Args:
-        count: how many they are.
-        steps: of the whole run.
-
     Returns:
         True if they are more than half a window; the run is one where it is shorter.
     """
     return 2 * count > min(WINDOW, steps)
 
 
-def close_window(state: Progress, trained: list[nn.Parameter]) -> None:
+def close_window(state: Progress, trained: Sequence[Tensor]) -> None:
     """Keep the parameters if the mean loss of the window under way is the lowest, and begin a new one.
 
     Args:
@@ -116,7 +113,7 @@ def read_progress(
     trained = _trained(model)
     start = "" if path is None else _mark(model)
     if path is None or not path.exists():
-        return Progress(settings, start, [p.detach().clone() for _, p in trained])
+        return Progress([p.detach().clone() for _, p in trained], settings, start)
     tensors, metadata = read_tensors(path)
     names = {key.removeprefix("current.") for key in tensors if key.startswith("current.")}
     fitting = all(tensors[f"current.{name}"].shape == p.shape for name, p in trained if name in names)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from theta0._batches import Batch
 from theta0._losses import Loss
+from theta0._models import in_place
 from theta0._randomness import Randomness
-from theta0.initializers.scale_results import Objective, Quality, Report, Settings, Slope
-from theta0.initializers.scale_search import search_scales_
-from theta0.initializers.scaled_network import SECOND, Gradients, ScaledNetwork, norm_of
+from theta0.initializers.scale_search import ScaleSearch, SearchSettings, search_scales
+from theta0.initializers.scaled_network import SECOND, Gradients, Objective, Quality, ScaledNetwork, Slope, norm_of
 from theta0.initializers.sub_batch_gradients import combined, pieces_suffice, sub_batch_gradients
 from theta0.measurements.sub_batches import overlapping_cuts, require_parts
 
@@ -24,7 +24,7 @@ Compatibility = Literal["research"] | None
 Cuts = Callable[[Batch], list[slice]]
 
 
-def nio_(
+def nio(
     model: nn.Module,
     batches: Iterable[Any],
     loss: Loss = None,
@@ -40,8 +40,7 @@ def nio_(
     compatibility: Compatibility = None,
     max_batches: int | None = 16,
     generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
+) -> ScaleSearch:
     r"""One scale for each parameter tensor, found by ascending GradCosine under a cap on the gradient norm.
 
     $θ = s ∘ θ_0$ (yang2022nio, Algorithm 3, with the sub-batches of section B.1). At each step: where the norm of the
@@ -71,14 +70,13 @@ def nio_(
             plain steps on the scales with `learning_rate` as Adam's.
         max_batches: how many batches are read; None reads all.
         generator: a seed, a generator or None; orders the samples after the first pass over the batches.
-        report: receives a `ScaleSearch`, also where the start was not changed.
 
     Returns:
-        The model.
+        What was found; `kept` is False where that is nothing better, and the start is unchanged.
 
     Raises:
         ValueError: if an argument is out of range, a batch is too small for D parts that differ, the network cannot be
-            differentiated twice, the loss is constant, or nothing better was found; the start is then unchanged.
+            differentiated twice, or the loss is constant; the start is then unchanged.
     """
     if cap_statistic not in ("max", "mean"):
         raise ValueError(f"cap_statistic: expected 'max' or 'mean', got {cap_statistic!r}")
@@ -97,10 +95,11 @@ def nio_(
         quality=partial(_quality, cuts=fair, statistic=statistic),
         quality_cost=sub_batches / (1 + (sub_batches - 1) * (1 - overlap)),
     )
-    settings = Settings(gradient_norm_cap, cap_unit, learning_rate, steps, lower_bound, raw=research)
-    return search_scales_(
-        model, batches, loss, objective, settings, max_batches=max_batches, generator=generator, report=report
-    )
+    settings = SearchSettings(gradient_norm_cap, cap_unit, learning_rate, steps, lower_bound, raw=research)
+    return search_scales(model, batches, loss, objective, settings, max_batches=max_batches, generator=generator)
+
+
+nio_ = in_place(nio)
 
 
 def research_cuts(batch: Batch, parts: int, overlap: float) -> list[slice]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -12,13 +12,14 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import Batch, endless, initialised, materialised, outputs_or_told
-from theta0._forward_conditions import trained_parameters
-from theta0._models import main_output
+from theta0._batches import Batch, checked_forward, endless, initialised, load_batches
+from theta0._models import in_place, main_output
 from theta0._randomness import Randomness, streams
-from theta0._untouched import untouched
+from theta0._state import preserve_state
+from theta0._training import make_optimizer
+from theta0._weights import put_values, trained_parameters
 from theta0.initializers.mmd import NOT_TRAINABLE
-from theta0.initializers.mmd_checkpoint import WINDOW, long_enough
+from theta0.initializers.mmd_checkpoint import WINDOW, Progress, close_window, long_enough
 
 
 @dataclass(frozen=True)
@@ -42,30 +43,20 @@ class RandomLabels:
 
     Attributes:
         steps: how many were made.
-        kept: the step whose parameters were kept; 0 for the start.
+        best_step: the step whose parameters were kept; 0 for the start.
         losses: the mean loss of each window of steps.
         interrupted: whether the run was stopped early.
         cost: in gradients.
     """
 
     steps: int
-    kept: int
+    best_step: int
     losses: tuple[float, ...]
     interrupted: bool
     cost: float
 
 
-@dataclass(eq=False)
-class _State:  # the one thing that changes while the loop runs
-    best: list[Tensor]
-    step: int = 0
-    kept: int = 0
-    open: int = 0  # steps of the window under way
-    total: float = 0.0  # of their losses
-    losses: list[float] = field(default_factory=list)
-
-
-def random_labels_(
+def random_labels(
     model: nn.Module,
     batches: Iterable[Any],
     loss: Any = None,
@@ -74,15 +65,14 @@ def random_labels_(
     learning_rate: float = 2e-4,
     generator: Randomness = None,
     progress: Callable[[RandomLabelStep], None] | None = None,
-    report: Callable[[RandomLabels], None] | None = None,
-) -> nn.Module:
+) -> RandomLabels:
     """Adam on cross-entropy with fresh, uniformly drawn labels in every mini-batch (lee2023mmd, §4 and appendix D.2).
 
     The labels of the batches are never used. The parameters whose mean loss over a hundred steps is lowest are kept,
     and with them the running statistics of normalisations, which belong to them; all else is as it was. The steps after
     the last whole hundred count as a window if they are more than fifty, or more than half of all steps where these are
     below a hundred, and are lost otherwise. An error leaves the model as it was; an interrupt (Ctrl-C) leaves the best
-    parameters so far, as if the run had ended there, and is raised again.
+    parameters so far, as if the run had ended there, and the result says so.
 
     Args:
         model: a classifier that returns samples × at least two logits; changed in place, trained in the mode found.
@@ -92,10 +82,9 @@ def random_labels_(
         learning_rate: of Adam.
         generator: a seed, a generator or None.
         progress: told of every step.
-        report: receives what was done.
 
     Returns:
-        The model.
+        What was done.
 
     Raises:
         ValueError: if an argument is out of range, the model is no classifier or cannot be trained, or the loss is
@@ -106,29 +95,26 @@ def random_labels_(
     """
     _checked(steps, learning_rate)
     inner = initialised(model)
-    materialised(batches, inner, max_batches=1)
+    load_batches(batches, inner, max_batches=1)
     tensors = [*trained_parameters(inner), *inner.buffers()]
-    state = _State(_values(tensors))
-    interrupt: KeyboardInterrupt | None = None
+    state = Progress([tensor.detach().clone() for tensor in tensors])
+    interrupted = False
     try:
-        with untouched(inner):
+        with preserve_state(inner):
             _train(inner, batches, state, tensors, steps, learning_rate, streams(generator), progress)
-    except KeyboardInterrupt as caught:
-        interrupt = caught
-    with torch.no_grad():
-        for tensor, value in zip(tensors, state.best, strict=True):
-            tensor.copy_(value)
-    if report is not None:
-        report(RandomLabels(state.step, state.kept, tuple(state.losses), interrupt is not None, float(state.step)))
-    if interrupt is not None:
-        raise interrupt
-    return model
+    except KeyboardInterrupt:
+        interrupted = True
+    put_values(tensors, state.best)
+    return RandomLabels(state.step, state.kept, tuple(state.losses), interrupted, float(state.step))
+
+
+random_labels_ = in_place(random_labels)
 
 
 def _train(
     model: nn.Module,
     batches: Iterable[Any],
-    state: _State,
+    state: Progress,
     tensors: list[Tensor],
     steps: int,
     learning_rate: float,
@@ -136,7 +122,7 @@ def _train(
     progress: Callable[[RandomLabelStep], None] | None,
 ) -> None:
     trained = trained_parameters(model)
-    optimizer = torch.optim.Adam(trained, learning_rate)
+    optimizer = make_optimizer("adam", trained, learning_rate)
     labels = stream("labels")
     try:
         with closing(endless(batches, model, lambda number: stream(f"pass {number}").initial_seed())) as source:
@@ -153,23 +139,15 @@ def _train(
                 if progress is not None:
                     progress(RandomLabelStep(state.step, steps, number))
                 if state.open == WINDOW:
-                    _close_window(state, tensors)
+                    close_window(state, tensors)
     finally:  # also where an interrupt ends the run
         if long_enough(state.open, steps):
-            _close_window(state, tensors)
-
-
-def _close_window(state: _State, tensors: list[Tensor]) -> None:
-    mean = state.total / state.open
-    if mean < min(state.losses, default=math.inf):
-        state.best, state.kept = _values(tensors), state.step
-    state.losses.append(mean)
-    state.open, state.total = 0, 0.0
+            close_window(state, tensors)
 
 
 def _loss(model: nn.Module, batch: Batch, labels: Generator) -> Float[Tensor, ""]:
     with torch.enable_grad():
-        logits = main_output(outputs_or_told(model, batch))
+        logits = main_output(checked_forward(model, batch))
         if logits is None or logits.dim() != 2 or logits.shape[1] < 2:
             got = "no floating tensor" if logits is None else f"shape {tuple(logits.shape)}"
             raise ValueError(
@@ -193,7 +171,3 @@ def _checked(steps: Any, learning_rate: Any) -> None:
         raise ValueError(f"learning_rate: expected a positive number, got {learning_rate}")
     if not isinstance(steps, Integral) or int(steps) < 0:
         raise ValueError(f"steps: expected a whole number of at least 0, got {steps}")
-
-
-def _values(tensors: list[Tensor]) -> list[Tensor]:
-    return [tensor.detach().clone() for tensor in tensors]

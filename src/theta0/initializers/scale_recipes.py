@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from theta0._batches import initialised
 from theta0._version import __version__
-from theta0.initializers.scale_results import ScaleSearch
-from theta0.initializers.scale_search import scale_
+from theta0.initializers.scale_search import ScaleSearch, scale_parameters
 
 _FORMAT = "theta0 recipe"
 _TOLERANCE = 1e-4  # of a tensor's norm: other versions of torch may draw and round a little differently
@@ -126,7 +125,7 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> nn.Module:
                 f"another (norm {found[0]:.6g}, product {found[1]:.6g}); build the model from the same seed, and apply "
                 "the recipe once, before training"
             )
-    scale_(inner, recipe.scales)
+    scale_parameters(inner, recipe.scales)
     return model
 
 

@@ -1,56 +1,143 @@
 """One optimiser of scales for several objectives: search on some batches, verify on others, keep what is better."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
-from theta0._batches import Batch, held_out, initialised, materialised, outputs_or_told
-from theta0._forward_conditions import in_single_precision
+from theta0._batches import Batch, checked_forward, held_out, in_single_precision, initialised, load_batches, sliced
+from theta0._errors import UserCodeError
 from theta0._losses import Loss, checked
 from theta0._randomness import Randomness, streams
-from theta0._user_code import UserCodeError
-from theta0.initializers.scale_results import (
-    NothingBetterError,
-    Objective,
-    Quality,
-    Report,
-    ScaleSearch,
-    Settings,
-    Slope,
-)
-from theta0.initializers.scale_steps import Steps, stepped
-from theta0.initializers.scaled_network import ScaledNetwork, scaled_network
+from theta0._state import functorch_safe, transaction
+from theta0.initializers.scaled_network import Objective, Quality, ScaledNetwork, Slope, scaled_network
 from theta0.measurements.outputs import Pass, output_records
-from theta0.measurements.sample_losses import repeatable
 
 _JUDGED = 4  # most training batches on which starting norm and candidates are measured
 _MARGIN = 0.95  # of the cap, within which the search stays: the norm on held-out batches differs a little
-_TRAVELS = (1.0, 0.5, 0.25)  # shares of the way in the scales' logarithms that are compared at the end
+_SHARES = (1.0, 0.5, 0.25)  # of the way in the scales' logarithms, which are compared at the end
+_BETAS = (0.9, 0.999)
+_TINY = 1e-8
+_WINDOW = 16  # steps over which a stall is looked for
+_BALANCE = (0.25, 0.75)  # share of constraint steps, within which the two kinds of steps work against each other
+_PROGRESS = 0.25  # of the path's length; a random walk of 16 steps gets as far
+
+
+@dataclass(frozen=True)
+class ScaleSearch:
+    """What a search for scales did.
+
+    Attributes:
+        method: "nio", "gradinit" or "metainit".
+        objective: what `before` and `after` hold.
+        scales: one factor for each trained tensor that is not zero, by name; tied tensors share one. All one where
+            the start was not changed.
+        before: the start on held-out batches.
+        after: the scaled start on the same; the best found, even where it was not kept.
+        cap: the largest gradient norm allowed there.
+        kept: whether the model now has the scaled start; otherwise it is bit for bit as given.
+        reason: one sentence saying why.
+        steps: how many were made.
+        constrained_share: the share of them that descended the gradient norm.
+        stalls: how often the rate was halved because steps of the two kinds cancelled.
+        interpolation: the share of the way, in the scales' logarithms, that was best.
+        objectives: on the search's batches, at each step.
+        gradient_norms: likewise.
+        spreads: the deviation between samples of the network's main output on held-out batches, before and after:
+            samples that come out alike pull the same way, so that a high GradCosine is then no good sign.
+        seed: of the order of samples.
+        cost: in gradients of the mean batch.
+    """
+
+    method: str
+    objective: str
+    scales: dict[str, float]
+    before: Quality
+    after: Quality
+    cap: float
+    kept: bool
+    reason: str
+    steps: int
+    constrained_share: float
+    stalls: int
+    interpolation: float
+    objectives: tuple[float, ...]
+    gradient_norms: tuple[float, ...]
+    spreads: tuple[float, float]
+    seed: int
+    cost: float
+
+    @property
+    def refusal(self) -> str:
+        """Why the start was not changed, as an error says it."""
+        return f"{self.method}: {self.reason}; the start is unchanged"
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How a search is made.
+
+    Attributes:
+        gradient_norm_cap: the largest gradient norm, as a multiple of the starting one or absolute; infinite for none.
+        cap_unit: which.
+        learning_rate: the largest relative change of a scale in one step.
+        steps: how many, batches in turn.
+        lower_bound: the least scale.
+        raw: Adam's steps on the scales themselves, as in the research code.
+    """
+
+    gradient_norm_cap: float
+    cap_unit: Literal["start", "absolute"]
+    learning_rate: float
+    steps: int
+    lower_bound: float
+    raw: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Walk:
+    """Where a search stands.
+
+    Attributes:
+        scales: the present scales.
+        rate: the largest relative change of a scale in one step; where `raw`, Adam's rate on the scale itself.
+        lower: the least scale; its inverse is the largest, unless `raw`.
+        raw: whether steps are Adam's on the scales and share their moments, as in the research code.
+        stalls: how often the rate was halved because steps cancelled.
+        path: the last steps in the scales' logarithms, with their kinds.
+        moments: Adam's first and second moments and the number of steps behind them, by kind of step.
+    """
+
+    scales: Float64[Tensor, " scales"]
+    rate: float
+    lower: float
+    raw: bool = False
+    stalls: int = 0
+    path: tuple[tuple[bool, Float64[Tensor, " scales"]], ...] = ()
+    moments: Mapping[bool, tuple[Tensor, Tensor, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class _Search:
     objective: Objective
-    settings: Settings
+    settings: SearchSettings
     stream: Callable[[str], torch.Generator]
 
 
-def search_scales_(
+def search_scales(
     model: nn.Module,
     batches: Iterable[Any],
     loss: Loss,
     objective: Objective,
-    settings: Settings,
+    settings: SearchSettings,
     *,
     max_batches: int | None,
     generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
+) -> ScaleSearch:
     """Search for the scales of a start on some batches, and keep them if they are better on the held-out ones.
 
     Args:
@@ -61,56 +148,37 @@ def search_scales_(
         settings: how.
         max_batches: how many are read; None reads all.
         generator: a seed, a generator or None; orders the samples after the first pass over the batches.
-        report: receives what was done, also where the start was not changed.
 
     Returns:
-        The model.
+        What was done, also where the start was not changed.
 
     Raises:
-        NothingBetterError: a `ValueError`, if nothing better was found; it says why, and the start is unchanged, as
-            where a setting is out of range or the network cannot be differentiated twice.
+        ValueError: if a setting is out of range or the network cannot be differentiated twice.
     """
     _require(settings)
     checked(loss)
     inner = initialised(model)
-    searched, found = in_single_precision(inner, materialised(batches, inner, max_batches=max_batches))
+    searched, found = in_single_precision(inner, load_batches(batches, inner, max_batches=max_batches))
     train, verify = held_out(found)
     stream = streams(generator)
     seed = int(torch.randint(2**31, (), generator=stream(f"{objective.method} search")))
-    with repeatable(searched):  # puts the model back, also when interrupted
+    with functorch_safe(searched):  # puts the model back, also when interrupted
         network = scaled_network(searched, loss, train[0], seed)
         result = _searched(network, train, verify, _Search(objective, settings, stream))
-    if report is not None:
-        report(result)
-    if not result.kept:
-        raise NothingBetterError(f"{objective.method}: {result.reason}; the start is unchanged")
-    scale_(inner, result.scales)
-    return model
+    if result.kept:
+        scale_parameters(inner, result.scales)
+    return result
 
 
-def scale_(model: nn.Module, scales: dict[str, float]) -> nn.Module:
-    """Multiply parameters by factors, in place.
-
-    Args:
-        model: changed in place, all of it or nothing.
-        scales: factors by parameter name.
-
-    Returns:
-        The model.
-    """
+def scale_parameters(model: nn.Module, scales: dict[str, float]) -> None:
+    """Multiply parameters by factors, in place, all of them or none."""
     parameters = dict(model.named_parameters())
-    before = {name: parameters[name].detach().clone() for name in scales}
-    try:
+    with transaction(model):
         for name, scale in scales.items():
-            parameters[name].data.copy_(before[name] * scale)
-    except BaseException:
-        for name, value in before.items():
-            parameters[name].data.copy_(value)
-        raise
-    return model
+            parameters[name].data.mul_(scale)
 
 
-def _require(settings: Settings) -> None:
+def _require(settings: SearchSettings) -> None:
     wanted: list[tuple[str, float, bool, str]] = [
         ("gradient_norm_cap", settings.gradient_norm_cap, settings.gradient_norm_cap > 0, "a positive number"),
         ("learning_rate", settings.learning_rate, 0 < settings.learning_rate < 1, "a number between 0 and 1"),
@@ -129,15 +197,15 @@ def _searched(network: ScaledNetwork, train: Sequence[Batch], verify: Sequence[B
     begin, before, spread = _start(network, train, verify, objective)
     relative = settings.cap_unit == "start"
     cap, held_cap = (settings.gradient_norm_cap * (q.gradient_norm if relative else 1.0) for q in (begin, before))
-    steps, slopes = _walk(network, train, search, cap * _MARGIN)
-    travel, reason = _travel(network, judged, search, steps, begin, cap)
-    network.write(steps.scales**travel)
-    after, spread_after = _seen(network, verify, objective) if travel else (before, spread)
+    walk, slopes = _walked(network, train, search, cap * _MARGIN)
+    interpolation, reason = _interpolation(network, judged, search, walk, begin, cap)
+    network.write(walk.scales**interpolation)
+    after, spread_after = _seen(network, verify, objective) if interpolation else (before, spread)
     if not reason:
         reason = _fault(before, after, held_cap, objective)
     kept = not reason
-    scales = steps.scales ** (travel if kept else 0.0)
-    measured = (len(_TRAVELS) + 1) * len(judged) + 2 * len(verify)
+    scales = walk.scales ** (interpolation if kept else 0.0)
+    measured = (len(_SHARES) + 1) * len(judged) + 2 * len(verify)
     return ScaleSearch(
         method=objective.method,
         objective=objective.quantity,
@@ -149,8 +217,8 @@ def _searched(network: ScaledNetwork, train: Sequence[Batch], verify: Sequence[B
         reason=reason or f"{objective.quantity} {_change(before, after)} on held-out batches, the norm within its cap",
         steps=len(slopes),
         constrained_share=sum(s.constrained for s in slopes) / len(slopes),
-        stalls=steps.stalls,
-        travel=travel,
+        stalls=walk.stalls,
+        interpolation=interpolation,
         objectives=tuple(s.quality.objective for s in slopes),
         gradient_norms=tuple(s.quality.gradient_norm for s in slopes),
         spreads=(spread, spread_after),
@@ -177,17 +245,18 @@ def _start(
         ) from error
 
 
-def _walk(network: ScaledNetwork, train: Sequence[Batch], search: _Search, cap: float) -> tuple[Steps, list[Slope]]:
+def _walked(network: ScaledNetwork, train: Sequence[Batch], search: _Search, cap: float) -> tuple[_Walk, list[Slope]]:
     """The steps, each on one batch in turn; from the second pass on the samples of a batch are in another order."""
     settings = search.settings
     scales = torch.ones(len(network.start), dtype=torch.float64)
-    steps = Steps(scales, settings.learning_rate, settings.lower_bound, settings.raw)
+    walk = _Walk(scales, settings.learning_rate, settings.lower_bound, settings.raw)
     slopes: list[Slope] = []
     for number in range(settings.steps):
         batch, turn = train[number % len(train)], number // len(train)
         if turn:
-            batch = _shuffled(batch, search.stream(f"pass {turn}, batch {batch.number}"))
-        network.write(steps.scales)
+            stream = search.stream(f"pass {turn}, batch {batch.number}")
+            batch = sliced(batch, torch.randperm(batch.size, generator=stream))
+        network.write(walk.scales)
         try:
             slope = search.objective.slope(network, batch, cap)
             along = network.slopes(slope.derivative).cpu()
@@ -204,18 +273,18 @@ def _walk(network: ScaledNetwork, train: Sequence[Batch], search: _Search, cap: 
                 "infinite ones; lower learning_rate, or run diagnose; the start is unchanged"
             )
         slopes.append(slope)
-        steps = stepped(steps, along, slope.constrained)
-    return steps, slopes
+        walk = _stepped(walk, along, slope.constrained)
+    return walk, slopes
 
 
-def _travel(
-    network: ScaledNetwork, judged: Sequence[Batch], search: _Search, steps: Steps, begin: Quality, cap: float
+def _interpolation(
+    network: ScaledNetwork, judged: Sequence[Batch], search: _Search, walk: _Walk, begin: Quality, cap: float
 ) -> tuple[float, str]:
     """The best share of the way on the search's own batches; or 0, and why none is better than the start."""
     reached: dict[float, Quality] = {}
     fault = ""
-    for share in _TRAVELS:
-        network.write(steps.scales**share)
+    for share in _SHARES:
+        network.write(walk.scales**share)
         try:
             reached[share] = _quality(network, judged, search.objective)
         except UserCodeError:
@@ -270,16 +339,48 @@ def _quality(network: ScaledNetwork, batches: Sequence[Batch], objective: Object
 def _seen(network: ScaledNetwork, batches: Sequence[Batch], objective: Objective) -> tuple[Quality, float]:
     """The quality, and the deviation between samples of the main output."""
     with torch.no_grad():
-        passes = [Pass(batch, outputs_or_told(network.model, batch), None) for batch in batches]
+        passes = [Pass(batch, checked_forward(network.model, batch), None) for batch in batches]
     spread = [r.value for r in output_records(passes, None) if r.quantity == "output_sample_std"]
     return _quality(network, batches, objective), (spread[0] if spread else math.nan)
 
 
-def _shuffled(batch: Batch, generator: torch.Generator) -> Batch:
-    order = torch.randperm(batch.size, generator=generator)
+def _stepped(walk: _Walk, slopes: Float64[Tensor, " scales"], constrained: bool) -> _Walk:
+    """One Adam step down along slopes over the logarithms of the scales, clipped to ±1 each.
 
-    def taken(leaf: Any) -> Any:
-        whole = isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch.size
-        return leaf[order.to(leaf.device)] if whole else leaf
+    The objective and the constraint have moments of their own: a norm's slopes are far larger than a mean cosine's,
+    and with shared ones a few steps on the constraint would leave the objective none.
 
-    return replace(batch, inputs=tree_map(taken, batch.inputs), targets=tree_map(taken, batch.targets))
+    Args:
+        walk: where the search stands.
+        slopes: the derivative.
+        constrained: whether it is the constraint's.
+
+    Returns:
+        Where it stands then; with half the rate if the last steps alternated between the two kinds and cancelled.
+    """
+    kind = constrained and not walk.raw
+    clipped = (slopes / walk.scales if walk.raw else slopes).clamp(-1, 1)
+    zero = torch.zeros_like(slopes)
+    first, second, count = walk.moments.get(kind, (zero, zero, 0))
+    first, second = first.lerp(clipped, 1 - _BETAS[0]), second.lerp(clipped.square(), 1 - _BETAS[1])
+    count += 1
+    direction = first / (1 - _BETAS[0] ** count) / ((second / (1 - _BETAS[1] ** count)).sqrt() + _TINY)
+    new = replace(walk, moments={**walk.moments, kind: (first, second, count)})
+    if walk.raw:
+        return replace(new, scales=(walk.scales - walk.rate * direction).clamp_min(walk.lower))
+    before, edge = walk.scales.log(), -math.log(walk.lower)
+    after = (before - walk.rate * direction.clamp(-1, 1)).clamp(-edge, edge)
+    path = (*walk.path[1 - _WINDOW :], (constrained, after - before))
+    if _stalled(path):
+        return replace(new, scales=after.exp(), rate=walk.rate / 2, stalls=walk.stalls + 1, path=())
+    return replace(new, scales=after.exp(), path=path)
+
+
+def _stalled(path: tuple[tuple[bool, Tensor], ...]) -> bool:
+    """Whether the last steps alternated between objective and constraint and came back to where they began."""
+    if len(path) < _WINDOW:
+        return False
+    share = sum(constrained for constrained, _ in path) / len(path)
+    moves = torch.stack([move for _, move in path])
+    away, length = float(moves.sum(0).norm()), float(moves.norm(dim=1).sum())
+    return _BALANCE[0] <= share <= _BALANCE[1] and away < _PROGRESS * length

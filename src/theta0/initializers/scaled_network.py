@@ -1,7 +1,7 @@
-"""A network with one scale for each parameter tensor, and derivatives of its gradients with respect to the scales."""
+"""A network with one scale for each parameter tensor, its derivatives by the scales, and what a search asks of it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,13 +9,27 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from theta0._batches import Batch
-from theta0._forward_conditions import repeatable, trained_parameters
 from theta0._losses import Loss, loss_of
 from theta0._ranks import averaged, ranks, summed
+from theta0._state import deterministic
+from theta0._weights import trained_parameters
 from theta0.curvature.problem import differentiated, require_sound_graph
 
 SECOND = 2.0  # gradients' worth of work that differentiating a gradient adds: two passes for each of its own
 Gradients = list[Tensor]  # of every trained parameter, in the order of `parameters`
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good a start is.
+
+    Attributes:
+        objective: what was searched for, as the result's `objective` names it.
+        gradient_norm: what the cap bounds.
+    """
+
+    objective: float
+    gradient_norm: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +37,7 @@ class ScaledNetwork:
     """θ = s ∘ θ₀, one scale s for each tensor that is trained and not zero.
 
     The scaled values are written into the parameters themselves, so that tied tensors share a scale, bare ones have
-    one, and what a parametrization computes follows; whoever searches puts the model back (`untouched`).
+    one, and what a parametrization computes follows; whoever searches puts the model back (`preserve_state`).
 
     Attributes:
         model: the network.
@@ -54,7 +68,7 @@ class ScaledNetwork:
         Raises:
             ValueError: if it is not finite, or does not depend on a parameter.
         """
-        with repeatable(self.model, self.seed + batch.number):
+        with deterministic(self.model, self.seed + batch.number):
             value = loss_of(self.model, batch, self.loss)[0]
         if not torch.isfinite(value):
             raise ValueError(
@@ -124,9 +138,6 @@ def scaled_network(model: nn.Module, loss: Loss, batch: Batch, seed: int = 0) ->
         batch: to look at.
         seed: of what the forward pass draws.
 
-    Returns:
-        The scaled network, all scales one.
-
     Raises:
         ValueError: if there is no tensor to scale, or the gradient is zero, not finite, or cannot be differentiated.
     """
@@ -156,9 +167,44 @@ def norm_of(gradients: Sequence[Tensor], order: int = 2) -> float:
     Args:
         gradients: the tensors.
         order: 1 or 2.
-
-    Returns:
-        The norm.
     """
     norms = torch.stack([torch.linalg.vector_norm(g.detach(), order, dtype=torch.float64) for g in gradients])
     return float(torch.linalg.vector_norm(norms, order))
+
+
+@dataclass(frozen=True, eq=False)
+class Slope:
+    """What an objective says of one batch at the present scales.
+
+    Attributes:
+        quality: objective and norm.
+        constrained: whether `derivative` is the norm's, because it exceeds the cap.
+        derivative: over the tensors that have a scale, of what is to be descended.
+        cost: in gradients of the batch.
+    """
+
+    quality: Quality
+    constrained: bool
+    derivative: list[Tensor]
+    cost: float
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """What a search is for.
+
+    Attributes:
+        method: its name.
+        quantity: what `Quality.objective` is, in words.
+        higher: whether more of it is better.
+        slope: `(network, batch, cap)` to the slope.
+        quality: `(network, batch)` to the quality.
+        quality_cost: in gradients of the batch.
+    """
+
+    method: str
+    quantity: str
+    higher: bool
+    slope: Callable[[ScaledNetwork, Batch, float], Slope]
+    quality: Callable[[ScaledNetwork, Batch], Quality]
+    quality_cost: float

@@ -11,17 +11,17 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from theta0._batches import Batch, sliced
-from theta0._forward_conditions import repeatable
 from theta0._losses import applied, loss_of
 from theta0._models import main_output
 from theta0._ranks import averaged, summed
+from theta0._state import deterministic
+from theta0._training import count_gradients
 from theta0.curvature.problem import differentiated
 from theta0.initializers.scaled_network import Gradients, ScaledNetwork, norm_of
 
 _SAVING = 1.2  # samples in all parts over samples covered, below which more and smaller passes would not pay
 _TOLERANCE = 1e-3  # in single precision; batch normalisation and losses that are no means differ by far more
 _LOSS_TOLERANCE = 1e-4  # of the loss's derivatives by its outputs, row by row the same but for rounding
-_FORWARD = 1 / 3  # of a gradient: one pass of three
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +60,6 @@ def sub_batch_gradients(
         cuts: the parts' samples.
         joint: by pieces, if they do.
         graph: whether they will be differentiated again.
-
-    Returns:
-        The gradients.
     """
     pieces, lost = (_pieces(cuts) if joint else []), 0.0
     if joint:
@@ -73,7 +70,7 @@ def sub_batch_gradients(
             means = [averaged(gradients) for gradients in local]
             rows = [combined(row, means) for row in weights.tolist()]
             return SubBatchGradients(rows, local, weights, _lengths(pieces), joint=True)
-        lost = _FORWARD * sum(_lengths(pieces))
+        lost = count_gradients(forward=sum(_lengths(pieces)))
     local = [network.gradients(network.loss_of(sliced(batch, cut)), graph=graph) for cut in cuts]
     rows = [averaged(gradients) for gradients in local]
     return SubBatchGradients(rows, local, torch.eye(len(cuts)).double(), _lengths(cuts), joint=False, lost=lost)
@@ -100,11 +97,7 @@ def pieces_suffice(network: ScaledNetwork, batch: Batch, cuts: Sequence[slice]) 
 
 
 def combined(weights: Sequence[float], rows: Sequence[Gradients]) -> Gradients:
-    """Σ_e w_e g_e.
-
-    Returns:
-        New tensors.
-    """
+    """Σ_e w_e g_e."""
     used = [(weight, row) for weight, row in zip(weights, rows, strict=True) if weight]
     total = [g * used[0][0] for g in used[0][1]]
     for weight, row in used[1:]:
@@ -172,7 +165,7 @@ def _local_piece_losses(
     seen: list[tuple[list[Tensor], Any]] = []
     for piece in pieces:
         part = sliced(batch, piece)
-        with repeatable(network.model, network.seed + batch.number):
+        with deterministic(network.model, network.seed + batch.number):
             value, outputs = loss_of(network.model, part, network.loss)
         leaves, form = tree_flatten(_for_loss(network, outputs, batch))
         if not all(isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == part.size for leaf in leaves):

@@ -1,21 +1,22 @@
 """Scale every layer so that its preactivations have unit variance on the data."""
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
-from theta0._batches import initialised, materialised
+from theta0._batches import initialised, load_batches
+from theta0._models import in_place
 from theta0._moments import Moments, moments
 from theta0._randomness import Randomness
+from theta0._state import preserve_buffers, transaction
 from theta0._trace.calls import LinearCall
 from theta0._trace.layers import layers
 from theta0.initializers._layerwise import (
     Goal,
     Key,
-    all_or_nothing,
     draw_weights,
     left_alone,
     multiply,
@@ -46,7 +47,7 @@ class UnitVariance:
     sweeps: int
 
 
-def unit_variance_(
+def unit_variance(
     model: nn.Module,
     batches: Iterable[Any],
     loss: Any = None,
@@ -56,8 +57,7 @@ def unit_variance_(
     skip: Collection[str] = (),
     max_batches: int | None = 4,
     generator: Randomness = None,
-    report: Callable[[UnitVariance], None] | None = None,
-) -> nn.Module:
+) -> UnitVariance:
     r"""Rescale weights, layer by layer in execution order, until every preactivation has the wanted variance.
 
     One factor per layer, $w ← w · \mathrm{std} / \sqrt{V(z)}$, V pooled over units, samples and positions about the
@@ -74,10 +74,9 @@ def unit_variance_(
         skip: paths of layers to leave alone, or of modules with all that is in them.
         max_batches: how many batches are read; None reads all.
         generator: for `draw`: a seed, a generator or None.
-        report: receives what was done.
 
     Returns:
-        The model.
+        What was done.
 
     Raises:
         ValueError: if a layer's output does not vary, or is not finite; it names the layer. If
@@ -88,25 +87,24 @@ def unit_variance_(
     if draw not in (None, "normal", "orthogonal"):
         raise ValueError(f"draw: expected None, 'normal' or 'orthogonal', got {draw!r}")
     inner = initialised(model)
-    found = materialised(batches, inner, max_batches=max_batches)
+    found = load_batches(batches, inner, max_batches=max_batches)
     left = left_alone(skip, inner, found[0])
     to_std = _ToDeviation(std)
-    with all_or_nothing(inner):
+    with transaction(inner), preserve_buffers(inner):
         if draw is not None:
             draw_weights(draw, generator, left, layers(inner, found[0]))
         sweeps = swept(inner, found, left, _pooled, to_std.adjust, to_std.is_off)
-    if report is not None:
-        names = sweeps.names
-        report(
-            UnitVariance(
-                scales={names[key]: scale for key, scale in to_std.scales.items()},
-                deviations={names[key]: _deviation(pooled) for key, pooled in sweeps.pooled.items()},
-                skipped=sweeps.skipped,
-                unconverged=tuple(names[key] for key in sweeps.unconverged),
-                sweeps=sweeps.count,
-            )
-        )
-    return model
+    names = sweeps.names
+    return UnitVariance(
+        scales={names[key]: scale for key, scale in to_std.scales.items()},
+        deviations={names[key]: _deviation(pooled) for key, pooled in sweeps.pooled.items()},
+        skipped=sweeps.skipped,
+        unconverged=tuple(names[key] for key in sweeps.unconverged),
+        sweeps=sweeps.count,
+    )
+
+
+unit_variance_ = in_place(unit_variance)
 
 
 def _pooled(call: LinearCall) -> Moments:
@@ -127,9 +125,6 @@ class _ToDeviation:  # shared by the observers of the passes
 
     def adjust(self, call: LinearCall, key: Key, goal: Goal) -> bool:
         """Bring a weight's first call to its wanted deviation, output and all.
-
-        Returns:
-            Whether anything was changed.
 
         Raises:
             ValueError: the output does not vary, or is not finite.

@@ -1,7 +1,7 @@
 """Weight normalization's data-dependent start: every unit's preactivation gets mean 0 and variance 1 on a minibatch."""
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,15 +10,17 @@ from jaxtyping import Bool, Float64
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from theta0._batches import initialised, materialised
+from theta0._batches import initialised, load_batches
+from theta0._models import in_place
 from theta0._moments import Moments, moments
 from theta0._randomness import Randomness
+from theta0._state import preserve_buffers, transaction
 from theta0._trace.calls import LinearCall
 from theta0._trace.layers import layers
+from theta0._weights import has_value
 from theta0.initializers._layerwise import (
     Goal,
     Key,
-    all_or_nothing,
     draw_weights,
     left_alone,
     multiply,
@@ -53,7 +55,7 @@ class WeightNormStart:
     sweeps: int
 
 
-def weight_norm_start_(
+def weight_norm_start(
     model: nn.Module,
     batches: Iterable[Any],
     loss: Any = None,
@@ -63,8 +65,7 @@ def weight_norm_start_(
     skip: Collection[str] = (),
     max_batches: int | None = 1,
     generator: Randomness = None,
-    report: Callable[[WeightNormStart], None] | None = None,
-) -> nn.Module:
+) -> WeightNormStart:
     r"""Give every unit's preactivation mean 0 and variance 1, layer by layer in execution order.
 
     $w ← w / σ$ and $b ← -μ / σ$ for each unit (a channel of a convolution), μ and σ those of $w·a$ over samples and
@@ -87,10 +88,9 @@ def weight_norm_start_(
         skip: paths of layers to leave alone, or of modules with all that is in them.
         max_batches: how many batches are read, one in the source; None reads all.
         generator: for `draw`: a seed, a generator or None.
-        report: receives what was done.
 
     Returns:
-        The model.
+        What was done.
 
     Raises:
         ValueError: if no unit of a layer varies, or its output is not finite; it names the layer. If
@@ -107,27 +107,26 @@ def weight_norm_start_(
     if not 0 <= floor < 1:
         raise ValueError(f"floor: expected a share of the layer's deviation, from 0 to below 1, got {floor}")
     inner = initialised(model)
-    found = materialised(batches, inner, max_batches=max_batches)
+    found = load_batches(batches, inner, max_batches=max_batches)
     left = left_alone(skip, inner, found[0])
     units = _Units(floor)
-    with all_or_nothing(inner):
+    with transaction(inner), preserve_buffers(inner):
         if draw is not None:
             draw_weights(draw, generator, left, layers(inner, found[0]), std=_DRAWN_STD)
         sweeps = swept(inner, found, left, _by_unit, units.adjust, units.is_off)
-    if report is not None:
-        names = sweeps.names
-        silent = {names[key]: ~varies for key, varies in units.varies.items() if not varies.all()}
-        report(
-            WeightNormStart(
-                scales={names[key]: (float(s.min()), float(s.max())) for key, s in units.scales.items()},
-                guarded={name: tuple(units.nonzero().flatten().tolist()) for name, units in silent.items()},
-                unshifted=tuple(names[key] for key, shifted in units.shifted.items() if not shifted),
-                skipped=sweeps.skipped,
-                unconverged=tuple(names[key] for key in sweeps.unconverged),
-                sweeps=sweeps.count,
-            )
-        )
-    return model
+    names = sweeps.names
+    silent = {names[key]: ~varies for key, varies in units.varies.items() if not varies.all()}
+    return WeightNormStart(
+        scales={names[key]: (float(s.min()), float(s.max())) for key, s in units.scales.items()},
+        guarded={name: tuple(units.nonzero().flatten().tolist()) for name, units in silent.items()},
+        unshifted=tuple(names[key] for key, shifted in units.shifted.items() if not shifted),
+        skipped=sweeps.skipped,
+        unconverged=tuple(names[key] for key in sweeps.unconverged),
+        sweeps=sweeps.count,
+    )
+
+
+weight_norm_start_ = in_place(weight_norm_start)
 
 
 @dataclass
@@ -146,9 +145,6 @@ class _Units:  # shared by the observers of the passes
 
     def adjust(self, call: LinearCall, key: Key, goal: Goal) -> bool:
         """Bring the units of a weight's first call to their wanted means and deviations, output and all.
-
-        Returns:
-            Whether anything was changed.
 
         Raises:
             ValueError: no unit varies, or the output is not finite.
@@ -189,9 +185,7 @@ def _scale(call: LinearCall, scale: Float64[Tensor, " units"]) -> None:
             gain.mul_(scale.to(gain).view_as(gain))
             reached = getattr(owner.module, owner.attribute)
             wanted = call.weight * factor
-            if reached.shape == wanted.shape and torch.allclose(
-                reached, wanted, rtol=0.01, atol=1e-6 * float(wanted.abs().max())
-            ):
+            if reached.shape == wanted.shape and has_value(reached, wanted):
                 return
             gain.copy_(before)
     multiply(call, factor, _NAME)

@@ -29,10 +29,6 @@ class StandardizedInput(nn.Module):
         self.train(model.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Standardise and apply the model.
-
-        Returns:
-            The model's output.
-        """
+        """Standardise and apply the model."""
         result: Tensor = self.model((x - self.mean) / self.std)
         return result

@@ -68,11 +68,6 @@ class StochasticDepth(nn.Module):
     def forward(self, x: Float[Tensor, "..."], *args: Any, **kwargs: Any) -> Float[Tensor, "..."]:
         """The layer's output.
 
-        Args:
-            x: the input of branch and shortcut.
-            *args: passed to the branch.
-            **kwargs: passed to the branch.
-
         Returns:
             shortcut(x) + β·branch(x).
 
@@ -92,11 +87,7 @@ class StochasticDepth(nn.Module):
         return skip + residual if factor == 1 else skip + factor * residual
 
     def extra_repr(self) -> str:
-        """What `print` shows of the layer beside its parts.
-
-        Returns:
-            The options.
-        """
+        """What `print` shows of the layer beside its parts."""
         return f"survival={self.survival}, rescale={self.rescale!r}"
 
     def _decide(self) -> bool:

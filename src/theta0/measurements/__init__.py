@@ -7,32 +7,22 @@ from theta0.measurements.capacity import (
     lipschitz_lower_bound,
     rademacher_bound,
 )
-from theta0.measurements.gradient_alignment import (
+from theta0.measurements.gradients import (
     GradientGram,
     fisher_eigenvalues,
     gradcosine,
+    gradient_gram,
     gradient_noise,
     gradient_norms,
+    gradients,
     path_bound,
 )
-from theta0.measurements.gradients import gradient_gram, gradients
 from theta0.measurements.lipschitz import LipschitzBounds, lipschitz_bounds
 from theta0.measurements.neighbours import dead_units, jacobians, neighbours
 from theta0.measurements.perturbed_outputs import PerturbedOutputs, perturbed_outputs
 from theta0.measurements.signals import signals
 
-MEASUREMENTS = {
-    "signals": signals,
-    "activation-shift": activation_shift,
-    "gradients": gradients,
-    "neighbours": neighbours,
-    "jacobians": jacobians,
-    "dead-units": dead_units,
-    "capacity": capacity,
-}
-
 __all__ = [
-    "MEASUREMENTS",
     "GradientGram",
     "LipschitzBounds",
     "NeuronShift",

@@ -9,12 +9,12 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import materialised, outputs_or_told, ready
+from theta0._batches import checked_forward, load_batches, with_shapes
 from theta0._models import unwrapped
 from theta0._records import Record
+from theta0._state import preserve_state
 from theta0._trace.calls import LinearCall, trace_calls
 from theta0._trace.layers import geometry
-from theta0._untouched import untouched
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +58,8 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
         Layers in execution order.
     """
     model = unwrapped(model)
-    found = materialised(batches, model, max_batches=max_batches)
-    model = ready(model, found[0])
+    found = load_batches(batches, model, max_batches=max_batches)
+    model = with_shapes(model, found[0])
     sums: dict[str, _Sums] = {}
 
     def seen(call: LinearCall) -> None:
@@ -67,10 +67,10 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
             new = _sums(call)
             sums[call.layer] = new if call.layer not in sums else sums[call.layer].plus(new)
 
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         for batch in found:
             with trace_calls(model, seen):  # one for each pass: it counts the calls
-                outputs_or_told(model, batch)
+                checked_forward(model, batch)
     return {layer: _shift(total) for layer, total in sums.items()}
 
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
-from theta0._batches import Batch, materialised, outputs_or_told, ready
+from theta0._batches import Batch, checked_forward, load_batches, with_shapes
 from theta0._losses import Loss
-from theta0._models import main_output, unwrapped
+from theta0._models import main_output, unwrapped, without_labels
 from theta0._records import Record
+from theta0._state import preserve_state
 from theta0._trace.interpreter import no_dropout
-from theta0._untouched import untouched
 from theta0.measurements.lipschitz import lipschitz_bounds
 
 _MOST_OUTPUTS = 64  # rows of a Jacobian that are computed; fewer rows keep the lower bound a lower bound
@@ -38,9 +38,9 @@ def capacity(
         The records.
     """
     model = unwrapped(model)
-    read = materialised(batches, model, max_batches=max_batches)
-    measured = ready(model, read[0])
-    bounds = lipschitz_bounds(measured, _floating(read[0]))
+    read = load_batches(batches, model, max_batches=max_batches)
+    measured = with_shapes(model, read[0])
+    bounds = lipschitz_bounds(measured, without_labels(read[0].inputs))
     lower = lipschitz_lower_bound(measured, read, max_batches=None)
     uppers = {name: getattr(bounds, name) for name in ("spectral", "frobenius", "l1", "path")}
     whole = [Record("", f"lipschitz_{name}", value) for name, value in {"lower": lower, **uppers}.items()]
@@ -62,9 +62,9 @@ def lipschitz_lower_bound(model: nn.Module, batches: Iterable[Any], *, max_batch
         The largest spectral norm of the input Jacobian.
     """
     model = unwrapped(model)
-    read = materialised(batches, model, max_batches=max_batches)
-    model = ready(model, read[0])
-    with untouched(model), torch.enable_grad(), no_dropout():
+    read = load_batches(batches, model, max_batches=max_batches)
+    model = with_shapes(model, read[0])
+    with preserve_state(model), torch.enable_grad(), no_dropout():
         model.eval()
         return max(_largest_slope(model, batch) for batch in read)
 
@@ -119,12 +119,6 @@ def generalization_gap(
     return 2 * loss_lipschitz * rademacher + 4 * loss_bound * math.sqrt(2 * math.log(4 / delta) / samples)
 
 
-def _floating(batch: Batch) -> Any:
-    if isinstance(batch.inputs, dict):
-        return {key: value for key, value in batch.inputs.items() if key != "labels"}
-    return batch.inputs
-
-
 def _largest_slope(model: nn.Module, batch: Batch) -> float:
     def leaf(value: Any) -> Any:
         real = isinstance(value, Tensor) and value.is_floating_point()
@@ -132,7 +126,7 @@ def _largest_slope(model: nn.Module, batch: Batch) -> float:
 
     inputs = tree_map(leaf, batch.inputs)
     leaves = [t for t in tree_flatten(inputs)[0] if isinstance(t, Tensor) and t.requires_grad]
-    outputs = main_output(outputs_or_told(model, Batch(inputs, batch.targets, batch.size, batch.number)))
+    outputs = main_output(checked_forward(model, Batch(inputs, batch.targets, batch.size, batch.number)))
     if not leaves or outputs is None or not outputs.requires_grad:
         raise ValueError("model: expected real-valued inputs that the output depends on, got none; slopes need them")
     outputs = outputs.reshape(batch.size, -1)

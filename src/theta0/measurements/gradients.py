@@ -1,33 +1,47 @@
 """Per-sample gradients seen through their Gram matrix G_ij = g_i · g_j: alignment, noise, norms, Fisher eigenvalues."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Float64
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from theta0._batches import Batch, materialised, outputs_or_told, ready
-from theta0._losses import Loss, checked
+from theta0._batches import Batch, checked_forward, load_batches, with_shapes
+from theta0._losses import Loss, checked, loss_of
 from theta0._models import unwrapped
 from theta0._records import Record
-from theta0.measurements.gradient_alignment import (
-    GradientGram,
-    fisher_eigenvalues,
-    gradcosine,
-    gradient_noise,
-    gradient_norms,
-    path_bound,
-    symmetric,
-)
+from theta0._state import functorch_safe
 from theta0.measurements.gram_passes import BatchPass, batch_pass, fallback_gram, parameter_gram, passes_cost
-from theta0.measurements.gram_products import Route
+from theta0.measurements.gram_products import Route, gram_of_rows
 from theta0.measurements.outputs import Pass, output_records
-from theta0.measurements.sample_losses import repeatable
-from theta0.measurements.sub_batches import sub_batch_gram
+from theta0.measurements.sample_losses import gradients_of
+from theta0.measurements.sub_batches import overlapping
 
 _SHARE = 16  # the workspace holds this fraction of all per-sample gradients
 _LEAST = 1 << 18  # numbers, below which splitting the work only costs time
+
+
+@dataclass(frozen=True, eq=False)
+class GradientGram:
+    """The inner products of per-sample gradients.
+
+    Attributes:
+        gram: G_ij = g_i · g_j over all trainable parameters.
+        routes: how each trainable parameter's share was found (see `gram_products.gram_of`); "per-sample" where
+            gradients were stored, "unused" where the loss does not depend on it.
+        size: how many samples a row stands for: 1, or a sub-batch's length.
+        cost: in gradients (forward and backward) of the mean batch: passes over samples, and multiplications in
+            products relative to those that the same parameters' gradients take.
+    """
+
+    gram: Float64[Tensor, "n n"]
+    routes: Mapping[str, Route]
+    size: int
+    cost: float
 
 
 def gradient_gram(
@@ -76,17 +90,17 @@ def gradient_gram(
     """
     checked(loss)
     model = unwrapped(model)
-    found = materialised(batches, model, max_batches=max_batches)
-    model = ready(model, found[0])
+    found = load_batches(batches, model, max_batches=max_batches)
+    model = with_shapes(model, found[0])
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not parameters:
         raise ValueError("model: expected a trainable parameter, got none; unfreeze some with requires_grad_(True)")
     samples = sum(batch.size for batch in found)
     if samples < 2:
         raise ValueError(f"batches: expected at least two samples to compare, got {samples}; pass a larger batch")
-    with repeatable(model):
+    with functorch_safe(model):
         if sub_batches is not None:
-            return sub_batch_gram(model, found, loss, sub_batches, overlap, parameters)
+            return _sub_batch_gram(model, found, loss, sub_batches, overlap, parameters)
         return _sample_gram(model, found, loss, samples, parameters)
 
 
@@ -119,7 +133,7 @@ def gradients(
         The records.
     """
     model = unwrapped(model)
-    found = materialised(batches, model, max_batches=max_batches)
+    found = load_batches(batches, model, max_batches=max_batches)
     gram = gradient_gram(model, found, loss, sub_batches=sub_batches, overlap=overlap, max_batches=None)
     norms = gradient_norms(gram)
     values = {
@@ -132,12 +146,86 @@ def gradients(
     if sub_batches is None:
         values["top_fisher_eigenvalue"] = float(fisher_eigenvalues(gram)[0])
     records = [Record("", quantity, value) for quantity, value in values.items() if math.isfinite(value)]
-    return records + _outputs(ready(model, found[0]), found)
+    return records + _outputs(with_shapes(model, found[0]), found)
+
+
+def gradient_norms(gram: GradientGram) -> Float64[Tensor, " n"]:
+    """‖g_i‖ of every sample.
+
+    Returns:
+        The norms.
+    """
+    return gram.gram.diagonal().clamp_min(0).sqrt()
+
+
+def gradcosine(gram: GradientGram) -> float:
+    r"""$(1/n^2) \sum_{ij} \cos∠(g_i, g_j)$ (yang2022nio, section 3): 1 where all samples pull the same way.
+
+    A sample without gradient counts as orthogonal to all, itself included.
+
+    Returns:
+        The mean cosine, between 0 and 1.
+    """
+    norms = gradient_norms(gram)
+    directions = torch.where(norms > 0, 1 / norms, 0.0)
+    return float(directions @ gram.gram @ directions) / len(norms) ** 2
+
+
+def gradient_noise(gram: GradientGram) -> float:
+    r"""$\mathrm{tr}\,Σ / ‖ḡ‖^2$, Σ the covariance of the rows' gradients (n - 1 in its denominator) and ḡ their mean.
+
+    Times `gram.size` it is the batch size at which noise and signal are equal ("simple noise scale").
+
+    Returns:
+        The ratio; infinite where the mean gradient vanishes.
+    """
+    n = len(gram.gram)
+    mean = float(gram.gram.sum()) / n**2
+    trace = max(0.0, float(gram.gram.trace()) - n * mean) / (n - 1)
+    return trace / mean if mean > 0 else math.inf
+
+
+def fisher_eigenvalues(gram: GradientGram) -> Float64[Tensor, " n"]:
+    r"""Eigenvalues of the empirical Fisher matrix $(1/n) \sum_i g_i g_i^⊤$, which are those of G/n, and zeros.
+
+    Returns:
+        The n largest, in descending order.
+    """
+    values: Tensor = torch.linalg.eigvalsh(gram.gram / len(gram.gram))
+    return values.flip(0).clamp_min(0)
+
+
+def path_bound(gram: GradientGram) -> float:
+    r"""Theorem 2's bound of the loss that training can reach, in units of its constants: $Θ / (H η^2)$.
+
+    $Θ = \frac{H α^2}{n} \sum_{ij} (α/β - \cos∠(p_i, p_j))$ (yang2022nio, section A.2, eq. 13), p_i the path from the
+    start to the optimum of sample i alone, α and β the longest and the shortest. Each path is taken as one step of
+    gradient descent at rate η, $p_i ≈ -η g_i$ (its eq. 3), and H bounds the curvature: neither is known here.
+
+    Returns:
+        The number; infinite where a sample has no gradient, since β is then 0.
+    """
+    norms = gradient_norms(gram)
+    longest, shortest = float(norms.max()), float(norms.min())
+    if shortest == 0:
+        return math.inf
+    return longest**2 * len(norms) * (longest / shortest - gradcosine(gram))
+
+
+def _symmetric(gram: Float64[Tensor, "n n"]) -> Float64[Tensor, "n n"]:
+    """The Gram matrix without what rounding does to its symmetry.
+
+    Raises:
+        ValueError: if it is not finite.
+    """
+    if not bool(torch.isfinite(gram).all()):
+        raise ValueError("gradients: expected finite inner products, got NaN or infinite ones; run diagnose first")
+    return (gram + gram.T) / 2
 
 
 def _outputs(model: nn.Module, batches: list[Batch]) -> list[Record]:
-    with repeatable(model), torch.no_grad():
-        passes = [Pass(batch, outputs_or_told(model, batch), None) for batch in batches]
+    with functorch_safe(model), torch.no_grad():
+        passes = [Pass(batch, checked_forward(model, batch), None) for batch in batches]
         return [record for record in output_records(passes, None) if record.quantity.startswith("output_")]
 
 
@@ -164,4 +252,59 @@ def _sample_gram(
     if rest:
         share, runs = fallback_gram(model, rest, passes, samples, workspace)
         total, cost = total + share, cost + runs * len(batches)
-    return GradientGram(symmetric(total), routes, 1, cost)
+    return GradientGram(_symmetric(total), routes, 1, cost)
+
+
+def _sub_batch_gram(
+    model: nn.Module,
+    batches: list[Batch],
+    loss: Loss,
+    parts: int,
+    overlap: float,
+    parameters: dict[str, nn.Parameter],
+) -> GradientGram:
+    """The Gram matrix of the gradients of equal parts of all batches together.
+
+    Returns:
+        The matrix, a row for each part.
+
+    Raises:
+        ValueError: if the parts cannot be made, or a gradient is not finite.
+    """
+    batch = _joined(batches)
+    cut = overlapping(batch, parts, overlap)
+    rows = []
+    for part in cut:
+        found = gradients_of(loss_of(model, part, loss)[0], list(parameters.values()), part)
+        rows.append(torch.cat([g.flatten() for g in found]))
+    stored = torch.stack(rows)
+    stored = stored.to(torch.promote_types(stored.dtype, torch.float32))
+    largest = float(stored.abs().max())
+    if not math.isfinite(largest):
+        raise ValueError(
+            "sub_batches: expected finite gradients, got NaN or infinite ones; "
+            "run diagnose to find the layer where they begin"
+        )
+    gram = gram_of_rows(stored / largest, largest) if largest > 0 else gram_of_rows(stored)
+    routes: dict[str, Route] = dict.fromkeys(parameters, "per-sample")
+    size = cut[0].size
+    return GradientGram(_symmetric(gram), routes, size, parts * size * len(batches) / batch.size)
+
+
+def _joined(batches: list[Batch]) -> Batch:
+    """All batches as one."""
+    if len(batches) == 1:
+        return batches[0]
+    flat = [tree_flatten((b.inputs, b.targets)) for b in batches]
+    try:
+        leaves = [
+            torch.cat(column) if all(isinstance(leaf, Tensor) and leaf.dim() > 0 for leaf in column) else column[0]
+            for column in zip(*(leaves for leaves, _ in flat), strict=True)
+        ]
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(
+            "sub_batches: expected batches that can be joined (equal shapes but for the first axis), "
+            f"got {error}; pass a single batch"
+        ) from error
+    inputs, targets = tree_unflatten(leaves, flat[0][1])
+    return replace(batches[0], inputs=inputs, targets=targets, size=sum(b.size for b in batches))

@@ -123,11 +123,7 @@ def factors_of(
 
 
 def normalised(values: Tensor) -> tuple[Tensor, float]:
-    """Values divided by the largest magnitude among them, in single precision at least.
-
-    Returns:
-        The quotient and the divisor.
-    """
+    """Values divided by the largest magnitude among them, in single precision at least."""
     largest = _largest(values)
     return _over(values, largest), largest
 
@@ -248,11 +244,7 @@ def _convolution(
 
 
 def flattened_shape(parameter: Tensor, factors: list[Factors]) -> tuple[int, int, int]:
-    """The parameter as (groups, rows, columns) of its blocks.
-
-    Returns:
-        The three lengths.
-    """
+    """The parameter as (groups, rows, columns) of its blocks."""
     groups = max((f.groups for f in factors if isinstance(f, Outer)), default=1)
     return groups, len(parameter) // groups, parameter[0].numel()
 

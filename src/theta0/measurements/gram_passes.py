@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from theta0._batches import Batch, sliced
 from theta0._losses import Loss, loss_of
+from theta0._models import graph_nodes
+from theta0._training import count_gradients
 from theta0.measurements.gram_factors import Factors, alike, factors_of, normalised
 from theta0.measurements.gram_products import Route, gram_of, gram_of_rows, multiplications
 from theta0.measurements.parameter_uses import Layout, Uses, layout, uses_of
@@ -22,7 +24,6 @@ from theta0.measurements.sample_losses import (
 )
 
 Gram = Float64[Tensor, "n n"]
-_FORWARD = 1 / 3  # of a gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +64,6 @@ def batch_pass(
     model: nn.Module, batch: Batch, start: int, loss: Loss, parameters: dict[str, nn.Parameter]
 ) -> BatchPass:
     """Run a batch forward and backward once, noting where parameters act, and its first and last samples alone.
-
-    Returns:
-        What the batch contributes.
 
     Raises:
         ValueError: if samples have no gradient of their own, the loss is not finite, or depends on no parameter.
@@ -133,11 +131,7 @@ def fallback_gram(
     samples: int,
     workspace: int,
 ) -> tuple[Gram, float]:
-    """The share of parameters whose per-sample gradients are stored, as many parameters at a time as memory allows.
-
-    Returns:
-        The share and how often the samples were run for it.
-    """
+    """The share of parameters whose per-sample gradients are stored, as many parameters at a time as memory allows."""
     parameters = dict(model.named_parameters())
     groups: list[list[str]] = [[]]
     room = workspace // samples
@@ -160,29 +154,15 @@ def fallback_gram(
 
 
 def passes_cost(passes: Sequence[BatchPass]) -> float:
-    """Gradients taken by the passes over batches, halves and probes, in gradients of the mean batch.
-
-    Returns:
-        The number.
-    """
+    """Gradients taken by the passes over batches, halves and probes, in gradients of the mean batch."""
     samples = sum(p.batch.size for p in passes)
     candidates = 1 if all(p.losses.mean for p in passes) else 2
-    return len(passes) * (1 + _FORWARD * candidates + sum(len(p.probes) for p in passes) / samples)
+    return len(passes) * count_gradients(1 + sum(len(p.probes) for p in passes) / samples, forward=candidates)
 
 
 def _leaves(value: Tensor) -> set[int]:
     """The identities of the leaf tensors in a graph."""
-    leaves: set[int] = set()
-    seen, waiting = set(), [value.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            leaves.add(id(node.variable))
-        waiting += [following for following, _ in node.next_functions]
-    return leaves
+    return {id(node.variable) for node in graph_nodes([value]) if hasattr(node, "variable")}
 
 
 def _output_gradients(value: Tensor, uses: Uses, batch: Batch) -> list[tuple[Tensor, float] | None]:

@@ -31,9 +31,6 @@ def gram_of(
         parameter: the parameter.
         samples: the size of the matrix.
         workspace: how many numbers may be stored at a time, beside one sample's share.
-
-    Returns:
-        The matrix, the route, and how many multiplications it took.
     """
     outer = [f for f in factors if isinstance(f, Outer)]
     if not outer:
@@ -62,11 +59,7 @@ def gram_of_rows(rows: Float[Tensor, "n entries"], scale: float = 1.0) -> Float6
 
 
 def multiplications(factors: Sequence[Factors]) -> float:
-    """What forming the parameter's gradient once for all samples takes.
-
-    Returns:
-        The number of multiplications.
-    """
+    """What forming the parameter's gradient once for all samples takes."""
     return float(sum(f.samples * f.positions * f.groups * f.rows * f.columns for f in factors if isinstance(f, Outer)))
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from theta0._batches import Batch, materialised, ready
-from theta0._forward_conditions import steady, twice_differentiable
+from theta0._batches import Batch, load_batches, with_shapes
 from theta0._models import outputs_of, unwrapped
 from theta0._randomness import Randomness, streams
 from theta0._records import Record
+from theta0._state import steady, twice_differentiable
 from theta0._trace.calls import NonlinearityCall, trace_calls
 from theta0._trace.slopes import slope
 from theta0.measurements.degeneracy import constant_share, degenerate_loss, degenerate_share
@@ -152,11 +152,11 @@ def _read(
     model: nn.Module, batches: Iterable[Any], max_batches: int | None, least: int = 2
 ) -> tuple[nn.Module, list[Batch]]:
     model = unwrapped(model)
-    found = materialised(batches, model, max_batches=max_batches)
+    found = load_batches(batches, model, max_batches=max_batches)
     for batch in found:
         if samples_of(batch.inputs) < least:
             raise ValueError(
                 f"batch {batch.number}: expected at least {least} samples, got {samples_of(batch.inputs)}; whether "
                 "outputs differ between inputs shows only over several: use larger batches"
             )
-    return ready(model, found[0]), found
+    return with_shapes(model, found[0]), found

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_map
 
-from theta0._forward_conditions import steady
 from theta0._models import main_output, outputs_of
+from theta0._state import steady
 from theta0._trace.calls import LinearCall, trace_calls
 from theta0._trace.interpreter import PROCEED, Handler, Step
 from theta0.measurements.sample_owners import sample_owners, squares_by_sample

@@ -21,9 +21,6 @@ def parameter_records(model: nn.Module, gradients: Mapping[str, Tensor]) -> list
     Args:
         model: the model.
         gradients: of the mean loss, by name.
-
-    Returns:
-        The records.
     """
     records: list[Record] = []
     for name, parameter in model.named_parameters():
@@ -82,10 +79,6 @@ def identical_share(weight: Tensor, gradient: Tensor) -> float:
 
     With the same gradient such units stay copies of each other for ever: the network is narrower than it looks. Equal
     rows with different gradients part at the first step.
-
-    Args:
-        weight: units along the first axis.
-        gradient: of the same shape.
 
     Returns:
         The share; 0 for vectors, whose entries are no units.

@@ -10,8 +10,7 @@ from torch.utils import weak
 from torch.utils._pytree import tree_leaves, tree_map
 
 from theta0._trace.interpreter import Handler, Interpreter, Step
-from theta0.measurements.gram_noise import gram_is_cheaper, gram_route
-from theta0.measurements.perturbation_noise import Noise, draw
+from theta0.measurements.perturbation_noise import Noise, draw, gram_is_cheaper, gram_route
 from theta0.measurements.perturbed_layers import (
     RELAYOUTS,
     Layout,

@@ -46,9 +46,6 @@ def layouts_of(
         counts: how often the batch was repeated.
         samples: in one repetition.
 
-    Returns:
-        The layouts, call by call.
-
     Raises:
         UnsupportedCall: if not exactly one axis of each grows in proportion.
     """
@@ -89,11 +86,7 @@ def axes_of(shapes: Sequence[tuple[int, ...]], layouts: Sequence[Layout], rows: 
 
 
 def split_axis(tensor: Tensor, axis: int, count: int) -> Tensor:
-    """An axis of count · n entries as two, count × n.
-
-    Returns:
-        A view.
-    """
+    """An axis of count · n entries as two, count × n."""
     return tensor.reshape(*tensor.shape[:axis], count, -1, *tensor.shape[axis + 1 :])
 
 
@@ -107,9 +100,6 @@ def over_perturbations(
         args: its positional arguments.
         options: its keyword arguments.
         values: by the identity of an argument, its values and the axis along which the perturbations lie.
-
-    Returns:
-        The results, perturbations along the first axis.
 
     Raises:
         UnsupportedCall: if torch cannot map the function.
@@ -135,11 +125,7 @@ def over_perturbations(
 
 
 def extent_of(size: Sequence[int], kernel: Sequence[int], stride: Any, padding: Any, dilation: Any) -> tuple[int, int]:
-    """Height and width of a two-dimensional convolution's output.
-
-    Returns:
-        Both.
-    """
+    """Height and width of a two-dimensional convolution's output."""
 
     def pair(value: Any) -> tuple[int, ...]:
         return (value, value) if isinstance(value, int) else tuple(value)
@@ -168,11 +154,7 @@ def each_convolution(
     biases: Sequence[Tensor | None],
     options: tuple[Any, ...],
 ) -> Tensor:
-    """A convolution for each perturbation; a loop, since one grouped convolution took twice as long on a CPU.
-
-    Returns:
-        The outputs, perturbation after perturbation.
-    """
+    """A convolution for each perturbation; a loop, since one grouped convolution took twice as long on a CPU."""
     parts = zip(input.chunk(len(weights)), weights, biases, strict=True)
     return torch.cat([func(x, w, b, *options) for x, w, b in parts])
 
@@ -189,9 +171,6 @@ def batch_norm_beside(
         training: whether batch statistics are used.
         momentum: of running statistics.
         eps: added to the variance.
-
-    Returns:
-        A tensor of the input's shape.
     """
     beside = split_axis(input, 0, count).transpose(0, 1).flatten(1, 2)
     mean, variance, gain, shift = vectors

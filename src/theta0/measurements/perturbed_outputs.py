@@ -10,9 +10,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from theta0._forward_conditions import steady, twice_differentiable
 from theta0._models import called, main_output, outputs_of, outputs_with
 from theta0._randomness import Randomness, streams
+from theta0._state import steady, twice_differentiable
 from theta0.measurements.perturbation_noise import Noise, deviations_of, draw, noise_from, perturbation_seeds
 from theta0.measurements.perturbed_calls import PerturbedCalls, Preference
 from theta0.measurements.perturbed_layers import Layout, UnsupportedCall, layouts_of, split_axis
@@ -143,9 +143,6 @@ def sampled(
         seeds: one for each perturbation.
         memory: as in `perturbed_outputs`.
         prefer: as in `perturbed_outputs`.
-
-    Returns:
-        The logits and how they were found.
     """
     samples = samples_of(inputs)
     each = around.bytes * samples + around.weight_bytes * (around.obstacle is not None or prefer == "explicit")
@@ -185,20 +182,13 @@ def _by_parts(
 
 
 def samples_of(inputs: Any) -> int:
-    """How many samples a batch has.
-
-    Returns:
-        The length of the first axis of its first tensor.
-    """
+    """How many samples a batch has."""
     leaves = torch.utils._pytree.tree_leaves(inputs)
     return next(leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 0)
 
 
 def logits_of(outputs: Tensor) -> Float[Tensor, "perturbations samples classes"]:
     """Check outputs of perturbed models.
-
-    Returns:
-        The same.
 
     Raises:
         ValueError: if they are not rows of at least two finite logits.

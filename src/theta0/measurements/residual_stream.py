@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from theta0._batches import Batch, outputs_or_told
+from theta0._batches import Batch, checked_forward
+from theta0._state import preserve_state
 from theta0._trace.interpreter import Handler, Step, tensors_in, trace
-from theta0._untouched import untouched
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,8 +125,8 @@ def residual_stream(model: nn.Module, batch: Batch) -> ResidualStream:
     """
     ancestry = Ancestry()
     # With gradients: a forward pass may differentiate, as of a differential equation.
-    with untouched(model), torch.enable_grad(), trace(model, residual_handler(ancestry)):
-        outputs_or_told(model, batch)
+    with preserve_state(model), torch.enable_grad(), trace(model, residual_handler(ancestry)):
+        checked_forward(model, batch)
     return ancestry.stream
 
 

@@ -1,48 +1,21 @@
 """The loss of one sample: what a batch's loss is the mean or the sum of, and its gradients one sample at a time."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from theta0._batches import Batch, sliced
-from theta0._forward_conditions import twice_differentiable
-from theta0._losses import Loss, loss_of
-from theta0._models import main_output, outputs_of
-from theta0._trace.interpreter import no_dropout
+from theta0._losses import Loss, loss_of, named_loss
+from theta0._models import outputs_of, without_labels
 
-_SUMMED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cross_entropy": partial(F.cross_entropy, reduction="sum"),
-    "mse": partial(F.mse_loss, reduction="sum"),
-    "l1": partial(F.l1_loss, reduction="sum"),
-    "bce": partial(F.binary_cross_entropy_with_logits, reduction="sum"),
-}
 _CHUNK = 32  # samples differentiated at a time under vmap
-
-
-@contextmanager
-def repeatable(model: nn.Module) -> Iterator[None]:
-    """Within the block a forward pass gives the same each time; afterwards the model is as it was.
-
-    Dropout is off (modules, functionals, attention, recurrent layers); attention runs on the kernel written in plain
-    operations, which every transform differentiates; compiled regions run eagerly. Modes are otherwise as found.
-    """
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with twice_differentiable(model), no_dropout():
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,15 +60,6 @@ def sample_loss(model: nn.Module, batch: Batch, loss: Loss, value: float) -> Sam
     """How a batch's loss is made of sample losses, found out on two halves of the batch.
 
     Named losses are means over elements; labels of -100 count for nothing, as in torch.
-
-    Args:
-        model: the model.
-        batch: the batch.
-        loss: the loss as given.
-        value: the loss of the whole batch.
-
-    Returns:
-        The sample loss.
 
     Raises:
         ValueError: if the batch's loss is not the mean or the sum over its samples.
@@ -202,9 +166,6 @@ def _one_by_one(
 def gradients_of(value: Tensor, parameters: Sequence[Tensor], batch: Batch) -> list[Tensor]:
     """Plain gradients, dense, zero where a parameter is not used.
 
-    Returns:
-        One per parameter.
-
     Raises:
         ValueError: if the loss depends on no parameter, or differentiating fails.
     """
@@ -239,13 +200,5 @@ def _per_sample(leaf: Any, size: int) -> bool:
 
 
 def _summed(model: nn.Module, part: Batch, loss: str) -> Tensor:
-    """A named loss summed over elements; its arguments have been checked on the whole batch."""
-    inputs = part.inputs
-    if isinstance(inputs, Mapping):
-        inputs = {key: value for key, value in inputs.items() if key != "labels"}
-    output, targets = main_output(outputs_of(model, inputs)), part.targets
-    assert output is not None
-    output = output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
-    if targets.is_floating_point() or loss != "cross_entropy":
-        targets = targets.to(output.dtype)
-    return _SUMMED[loss](output, targets)
+    """A named loss summed over elements."""
+    return named_loss(loss, outputs_of(model, without_labels(part.inputs)), part, reduction="sum")

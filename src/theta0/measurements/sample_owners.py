@@ -60,9 +60,6 @@ def squares_by_sample(
         places: tensors or gradient edges.
         owners: from `sample_owners`.
         differentiable: whether the result has a derivative.
-
-    Returns:
-        One tensor a place.
     """
     found = _gradients(logit, torch.ones_like(logit), places, differentiable)
     result = [

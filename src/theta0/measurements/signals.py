@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from theta0._batches import Batch, materialised, outputs_or_told, ready
+from theta0._batches import Batch, checked_forward, load_batches, with_shapes
 from theta0._losses import Loss, applied, checked, loss_of
 from theta0._models import unwrapped
 from theta0._moments import (
@@ -26,11 +26,11 @@ from theta0._moments import (
     variance_of,
 )
 from theta0._records import Record
+from theta0._state import preserve_state
 from theta0._trace.calls import LinearCall, NonlinearityCall, trace_calls
 from theta0._trace.interpreter import Handler
 from theta0._trace.layouts import by_sample
 from theta0._trace.slopes import can_saturate, is_saturated, slope
-from theta0._untouched import untouched
 from theta0.measurements.attainable_loss import mark_sides
 from theta0.measurements.inspection import Inspection, Inspectors, inspectors
 from theta0.measurements.outputs import Pass, output_records
@@ -97,8 +97,8 @@ def signals(
     """
     checked(loss)
     model = unwrapped(model)
-    found = materialised(batches, model, max_batches=max_batches)
-    return observed(ready(model, found[0]), found, loss).records
+    found = load_batches(batches, model, max_batches=max_batches)
+    return observed(with_shapes(model, found[0]), found, loss).records
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observat
     totals = _Totals(len(batches))
     watched, ancestry = inspectors(model), Ancestry()
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    with untouched(model), torch.enable_grad():
+    with preserve_state(model), torch.enable_grad():
         for batch in batches:
             first = batch is batches[0]
             handlers = (*watched.handlers, residual_handler(ancestry)) if first else ()
@@ -209,7 +209,7 @@ def _forward(
 
     with trace_calls(model, linear, before, *handlers) as interpreter:
         if loss is None and batch.targets is None:
-            return None, outputs_or_told(model, batch)
+            return None, checked_forward(model, batch)
         if watched is None or loss is None:
             return loss_of(model, batch, loss)
         compared, handler = watched.inspection.compared, watched.comparison
@@ -274,7 +274,8 @@ def _alive(call: NonlinearityCall, z: Tensor, unit_axis: int, derivative: Tensor
     others = [axis for axis in range(z.dim()) if axis != z.dim() + unit_axis]
     if call.spec.alive and others:
         extreme = z.amax(others) if call.spec.alive == "above" else z.amin(others)
-        return slope(call.function, extreme, call.arguments, call.options) != 0
+        if not bool(extreme.isnan().any()):
+            return slope(call.function, extreme, call.arguments, call.options) != 0
     full = slope(call.function, z, call.arguments, call.options) if derivative is None else derivative
     return (full != 0).movedim(unit_axis, -1).flatten(0, -2).any(0)
 

@@ -37,9 +37,6 @@ def discrepancy(
     Args:
         points: on the simplex; at least two a sample.
         uniform: likewise; no derivative is taken with respect to them.
-
-    Returns:
-        One number a sample, differentiable in the points.
     """
     value: Tensor = _Discrepancy.apply(points, uniform)  # type: ignore[no-untyped-call]
     return value

@@ -1,17 +1,8 @@
-"""A batch cut into equal parts that may overlap, and the Gram matrix of the parts' gradients."""
+"""A batch cut into equal parts that may overlap."""
 
 import math
-from dataclasses import replace
-
-import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from theta0._batches import Batch, sliced
-from theta0._losses import Loss, loss_of
-from theta0.measurements.gradient_alignment import GradientGram, symmetric
-from theta0.measurements.gram_products import Route, gram_of_rows
-from theta0.measurements.sample_losses import gradients_of
 
 
 def overlapping(batch: Batch, parts: int, overlap: float) -> list[Batch]:
@@ -27,10 +18,8 @@ def overlapping(batch: Batch, parts: int, overlap: float) -> list[Batch]:
         parts: D.
         overlap: r.
 
-    Returns:
-        Views of the batch.
-
     Example:
+        >>> import torch
         >>> [part.inputs.tolist() for part in overlapping(Batch(torch.arange(6), None, 6), 2, 0.5)]
         [[0, 1, 2, 3], [2, 3, 4, 5]]
     """
@@ -88,58 +77,3 @@ def require_parts(parts: int, overlap: float) -> None:
         raise ValueError(
             f"overlap: expected a fraction from 0 to below 1 (1 would make all parts the same), got {overlap}"
         )
-
-
-def sub_batch_gram(
-    model: nn.Module,
-    batches: list[Batch],
-    loss: Loss,
-    parts: int,
-    overlap: float,
-    parameters: dict[str, nn.Parameter],
-) -> GradientGram:
-    """The Gram matrix of the gradients of equal parts of all batches together.
-
-    Returns:
-        The matrix, a row for each part.
-
-    Raises:
-        ValueError: if the parts cannot be made, or a gradient is not finite.
-    """
-    batch = _joined(batches)
-    cut = overlapping(batch, parts, overlap)
-    rows = []
-    for part in cut:
-        found = gradients_of(loss_of(model, part, loss)[0], list(parameters.values()), part)
-        rows.append(torch.cat([g.flatten() for g in found]))
-    stored = torch.stack(rows)
-    stored = stored.to(torch.promote_types(stored.dtype, torch.float32))
-    largest = float(stored.abs().max())
-    if not math.isfinite(largest):
-        raise ValueError(
-            "sub_batches: expected finite gradients, got NaN or infinite ones; "
-            "run diagnose to find the layer where they begin"
-        )
-    gram = gram_of_rows(stored / largest, largest) if largest > 0 else gram_of_rows(stored)
-    routes: dict[str, Route] = dict.fromkeys(parameters, "per-sample")
-    size = cut[0].size
-    return GradientGram(symmetric(gram), routes, size, parts * size * len(batches) / batch.size)
-
-
-def _joined(batches: list[Batch]) -> Batch:
-    """All batches as one."""
-    if len(batches) == 1:
-        return batches[0]
-    flat = [tree_flatten((b.inputs, b.targets)) for b in batches]
-    try:
-        leaves = [
-            torch.cat(column) if all(isinstance(leaf, Tensor) and leaf.dim() > 0 for leaf in column) else column[0]
-            for column in zip(*(leaves for leaves, _ in flat), strict=True)
-        ]
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(
-            "sub_batches: expected batches that can be joined (equal shapes but for the first axis), "
-            f"got {error}; pass a single batch"
-        ) from error
-    inputs, targets = tree_unflatten(leaves, flat[0][1])
-    return replace(batches[0], inputs=inputs, targets=targets, size=sum(b.size for b in batches))

@@ -2,20 +2,19 @@
 
 from theta0.parametrizations.centered_weight_norm import centered_weight_norm
 from theta0.parametrizations.linearly_constrained import is_linearly_constrained, linearly_constrained
-from theta0.parametrizations.whole_model import Parametrized, parametrize_, remove_
-from theta0.parametrizations.zero_sums import check, relative_sums
+from theta0.parametrizations.whole_model import Parametrized, parametrize_, remove_, reparametrize
+from theta0.parametrizations.zero_sums import has_zero_sums, relative_sums
 
 __all__ = [
-    "PARAMETRIZATIONS",
     "Parametrized",
     "centered_weight_norm",
-    "check",
+    "has_zero_sums",
     "is_linearly_constrained",
     "linearly_constrained",
     "parametrize_",
     "relative_sums",
     "remove_",
+    "reparametrize",
 ]
 
-PARAMETRIZATIONS = {"lcw": linearly_constrained, "cwn": centered_weight_norm}
 """Zero-sum weights: on their hyperplane (kutsuna2019lcw Def. 3), or as a direction times a length (its CWN)."""

@@ -34,11 +34,7 @@ def from_basis(v: Float[Tensor, "units coordinates"]) -> Float[Tensor, "units fa
 
 
 def to_basis(weight: Float[Tensor, "units fan_in"]) -> Float[Tensor, "units coordinates"]:
-    """Bᵀ w, with the B of `from_basis`.
-
-    Returns:
-        A new tensor.
-    """
+    """Bᵀ w, with the B of `from_basis`."""
     return _to_basis(weight) if _in_plain_operations() else _ToBasis.apply(weight)  # type: ignore[no-untyped-call]
 
 
@@ -76,9 +72,6 @@ def _in_plain_operations() -> bool:
 
     `torch.compile` cannot trace a Function with a `jvp`, and fuses the plain operations itself; torch.func fails on one
     in forward over reverse mode under two vmaps, which is what `torch.func.hessian` is.
-
-    Returns:
-        True in both.
     """
     return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
 

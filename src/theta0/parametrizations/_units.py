@@ -22,11 +22,7 @@ def weight_names(layer: nn.Module) -> tuple[str, ...]:
 
 
 def hooked_weight_names(layer: nn.Module) -> tuple[str, ...]:
-    """The units' weights that a hook makes anew before each call: torch's older weight normalization, pruning.
-
-    Returns:
-        Their names.
-    """
+    """The units' weights that a hook makes anew before each call: torch's older weight normalization, pruning."""
     return tuple(name for name in _candidates(layer) if isinstance(layer.__dict__.get(name), Tensor))
 
 
@@ -51,11 +47,7 @@ def transposed_groups(layer: nn.Module) -> int:
 
 
 def fan_in(shape: tuple[int, ...], groups: int) -> int:
-    """How many weights one unit has, of a weight of this shape.
-
-    Returns:
-        The fan-in.
-    """
+    """How many weights one unit has, of a weight of this shape."""
     return shape[0] // groups * math.prod(shape[2:]) if groups else math.prod(shape[1:])
 
 
@@ -134,11 +126,7 @@ def kind_of(layer: nn.Module) -> str:
 
 
 def described(layer: nn.Module) -> str:
-    """A layer in one line.
-
-    Returns:
-        Its kind and sizes.
-    """
+    """A layer in one line."""
     sizes = f"{layer.in_features}, {layer.out_features}" if isinstance(layer, nn.Linear) else layer.extra_repr()
     return f"{kind_of(layer)}({sizes})"
 

@@ -114,11 +114,7 @@ class Centered(nn.Module):
         return centered(v, self.groups)
 
     def right_inverse(self, weight: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """The coordinates of the nearest constrained weight, which is its own v.
-
-        Returns:
-            v with mean zero per unit.
-        """
+        """The coordinates of the nearest constrained weight, which is its own v."""
         return self.forward(weight)
 
     def _forget(self) -> None:
@@ -138,11 +134,7 @@ class HouseholderBasis(nn.Module):
         self.groups = groups
 
     def forward(self, v: Float[Tensor, "units coordinates"]) -> Float[Tensor, "*shape"]:
-        """The constrained weight.
-
-        Returns:
-            w = B v, in the layer's own shape.
-        """
+        """The constrained weight."""
         return unrolled(from_basis(v), self.shape, self.groups)
 
     def right_inverse(self, weight: Float[Tensor, "*shape"]) -> Float[Tensor, "units coordinates"]:
@@ -154,9 +146,5 @@ class HouseholderBasis(nn.Module):
         return to_basis(rows(weight, self.groups))
 
     def extra_repr(self) -> str:
-        """What `print(layer)` shows.
-
-        Returns:
-            The weight's shape.
-        """
+        """What `print(layer)` shows."""
         return f"shape={self.shape}"

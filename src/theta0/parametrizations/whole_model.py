@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 from theta0._batches import initialised
-from theta0._untouched import randomness_snapshot, snapshot
+from theta0._models import in_place
+from theta0._state import transaction
 from theta0.parametrizations._torch_classes import own_class_, read_weights_when_called_
 from theta0.parametrizations._units import fan_in, hooked_weight_names, transposed_groups, weight_names
 from theta0.parametrizations.centered_weight_norm import CenteredDirection, centered_weight_norm
@@ -23,7 +24,7 @@ _Weight = tuple[str, nn.Module, str]  # the module's path, the module, the weigh
 
 @dataclass(frozen=True)
 class Parametrized:
-    """What `parametrize_` did.
+    """What `reparametrize` did.
 
     Attributes:
         method: the method.
@@ -36,17 +37,11 @@ class Parametrized:
     skipped: Mapping[str, str]
 
 
-def parametrize_(
-    model: nn.Module,
-    method: Method,
-    *,
-    skip: Collection[str] = (),
-    report: Callable[[Parametrized], None] | None = None,
-) -> nn.Module:
+def reparametrize(model: nn.Module, method: Method, *, skip: Collection[str] = ()) -> Parametrized:
     """Reparametrize the weights of all Linear, convolutional, attention and recurrent layers, in place.
 
     `"lcw"` is `linearly_constrained` in ambient coordinates, `"cwn"` is `centered_weight_norm`; `"weight-norm"` and
-    `"spectral-norm"` are torch's own. Left plain, with a reason to `report`: what `skip` names, frozen weights, units
+    `"spectral-norm"` are torch's own. Left plain, with a reason in the result: what `skip` names, frozen weights, units
     with one input (depthwise 1 × 1 convolutions; LCW and CWN), weights of zeros or equal ones (all but LCW), weights
     parametrized already or made by a hook, and weights tied to an owner that cannot be parametrized alike (an
     embedding). Weights tied among layers that can are parametrized jointly and stay tied.
@@ -63,10 +58,9 @@ def parametrize_(
         model: changed in place; as it was if anything fails.
         method: the reparametrization.
         skip: paths of modules, with all that is in them, or full names of weights.
-        report: receives what was done.
 
     Returns:
-        The model.
+        What was done.
 
     Raises:
         ValueError: if the method or an entry of `skip` is unknown, no weight is left, or the model is wrapped in
@@ -84,19 +78,14 @@ def parametrize_(
         why = "; ".join(f"{name}: {reason}" for name, reason in skipped.items()) or "it has no such layer"
         raise ValueError(f"model: expected a weight that {method!r} can take, got none ({why})")
     before = [module._parameters[name] for _, module, name in chosen]
-    restore, restore_randomness = snapshot(inner), randomness_snapshot()
-    try:
+    with transaction(inner):
         torch.manual_seed(0)  # spectral norm draws the start of its power iteration
         _register(chosen, method)
-        _warn_of_optimizers(inner, before)
-        if report is not None:
-            report(Parametrized(method, tuple(_full(*weight) for weight in chosen), skipped))
-    except BaseException:
-        restore()
-        raise
-    finally:
-        restore_randomness()
-    return model
+        _warn_of_optimizers(inner, before, depth=4)  # through `in_place`
+    return Parametrized(method, tuple(_full(*weight) for weight in chosen), skipped)
+
+
+parametrize_ = in_place(reparametrize)
 
 
 def remove_(model: nn.Module) -> nn.Module:
@@ -114,19 +103,14 @@ def remove_(model: nn.Module) -> nn.Module:
         The model.
     """
     inner = initialised(model)
-    restore = snapshot(inner)
     before = list(inner.parameters())
-    try:
+    with transaction(inner):
         plain: dict[int, tuple[nn.Parameter, Tensor, Any]] = {}  # by what made the weight, which tied owners share
         for _, module, name in _removable(inner):
             _make_plain(module, name, plain)
-        with torch.no_grad():
-            for parameter, value, _ in plain.values():
-                parameter.copy_(value)
+        for parameter, value, _ in plain.values():
+            parameter.copy_(value)
         _warn_of_optimizers(inner, before)
-    except BaseException:
-        restore()
-        raise
     return model
 
 
@@ -146,8 +130,7 @@ def _make_plain(module: nn.Module, name: str, plain: dict[int, tuple[nn.Paramete
     for part in made:
         part.training = False  # spectral norm moves with every reading while it trains
     trained = any(parameter.requires_grad for parameter in made.parameters(recurse=False))
-    with torch.no_grad():
-        value = getattr(module, name).clone()
+    value = getattr(module, name).clone()
     own_class_(module)
     parametrize.remove_parametrizations(module, name)
     if id(made) in plain:
@@ -264,14 +247,14 @@ def _full(path: str, module: nn.Module, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _warn_of_optimizers(model: nn.Module, before: Iterable[nn.Parameter | None]) -> None:
+def _warn_of_optimizers(model: nn.Module, before: Iterable[nn.Parameter | None], *, depth: int = 3) -> None:
     present = {id(parameter) for parameter in model.parameters()}
     gone = {id(parameter) for parameter in before if parameter is not None and id(parameter) not in present}
     if gone and any(id(p) in gone for optimizer in _optimizers() for g in optimizer.param_groups for p in g["params"]):
         warnings.warn(
             "an optimizer made before holds weights that are no longer the model's: it would train nothing of them. "
             "Make the optimizer again, from model.parameters()",
-            stacklevel=3,
+            stacklevel=depth,
         )
 
 

@@ -10,7 +10,7 @@ from theta0.parametrizations.centered_weight_norm import CenteredDirection
 from theta0.parametrizations.linearly_constrained import Centered, HouseholderBasis
 
 
-def check(layer: nn.Module, name: str = "weight", *, tolerance: float = 1e-6) -> bool:
+def has_zero_sums(layer: nn.Module, name: str = "weight", *, tolerance: float = 1e-6) -> bool:
     """Whether a constraint is registered on a weight and holds on its values: |Σ w| ≤ tolerance · Σ |w| for all units.
 
     Holds for float32 and wider; a bfloat16 weight has rounded entries and needs a tolerance of about 0.01.

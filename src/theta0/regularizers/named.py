@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from theta0._batches import materialised
-from theta0._models import unwrapped
+from theta0._batches import load_batches
+from theta0._models import unwrapped, without_labels
 from theta0.regularizers.l1_norm import l1_norm
 from theta0.regularizers.l2_norm import l2_norm
 from theta0.regularizers.path_norm import path_norm
@@ -42,9 +42,8 @@ def penalties_from(
             raise ValueError(f"penalty: expected l2:C, l1:C or path:C with a coefficient C of at least 0, got {text!r}")
         penalty: Callable[..., Tensor] = _PLAIN.get(name, path_norm)
         if name == "path":
-            inputs = materialised(batches, unwrapped(model), max_batches=1)[0].inputs
-            example = {k: v for k, v in inputs.items() if k != "labels"} if isinstance(inputs, dict) else inputs
-            penalty = partial(path_norm, example=example)
+            first = load_batches(batches, unwrapped(model), max_batches=1)[0]
+            penalty = partial(path_norm, example=without_labels(first.inputs))
         penalty(model)  # what it cannot follow is said now, not in the middle of a training
         found[text] = partial(_times, coefficient, penalty)
     return found

@@ -24,9 +24,6 @@ class Caused:
 def by_cause(findings: Sequence[Finding]) -> list[Caused]:
     """Fold each finding that names an earlier one as its cause under that one's own first cause.
 
-    Args:
-        findings: in the order of a diagnosis, causes first.
-
     Returns:
         Every finding once, causes in order.
     """

@@ -18,11 +18,7 @@ _ON_SCREEN = 8  # of these, so that a row has 80 columns
 
 
 def comparison_verdict(found: Comparison) -> str:
-    """A race in one sentence: who won, and by how much against the default start.
-
-    Returns:
-        The sentence, without the target's name.
-    """
+    """A race in one sentence: who won, and by how much against the default start."""
     winner = found.winner
     if winner is None or not math.isfinite(winner.mean):
         return "No start trained: every run diverged or the time ran out."
@@ -43,13 +39,13 @@ def comparison_rows(found: Comparison) -> list[tuple[str, ...]]:
     Returns:
         Cells in the order of `COLUMNS`.
     """
-    entrants = {entrant.start: entrant for entrant in found.entrants}
+    candidates = {candidate.start: candidate for candidate in found.candidates}
     rows: list[tuple[str, ...]] = []
     for standing in found.standings:
-        entrant = entrants[standing.start]
+        candidate = candidates[standing.start]
         first = standing.runs[0].losses[0] if standing.runs[0].losses else math.nan
-        made = (f"{entrant.seconds:.1f} s", "–" if entrant.gradients is None else number(entrant.gradients))
-        suggested = "–" if entrant.suggested is None else number(entrant.suggested)
+        made = (f"{candidate.seconds:.1f} s", "–" if candidate.gradients is None else number(candidate.gradients))
+        suggested = "–" if candidate.suggested is None else number(candidate.suggested)
         spread = "–" if math.isnan(standing.spread) else number(standing.spread, 2)
         numbers = (number(standing.mean), spread, str(len(standing.runs)), number(standing.rate), suggested)
         rows.append((printable(standing.start), *numbers, number(first), *made))
@@ -65,7 +61,7 @@ def failures(found: Comparison) -> list[tuple[str, str]]:
     raced = {standing.start for standing in found.standings}
     return [
         (printable(e.start), ("" if e.start in raced else "not raced: ") + printable(e.reason))
-        for e in found.entrants
+        for e in found.candidates
         if e.reason
     ]
 
@@ -89,14 +85,11 @@ def comparison_report(found: Comparison, *, target: str) -> RenderableType:
 
 
 def notes(found: Comparison) -> str:
-    """What the numbers rest on.
-
-    Returns:
-        Two or three sentences.
-    """
+    """What the numbers rest on."""
     seeds = "weights, data orders and noise" if found.drawn else "data orders and noise, not weights"
     text = f"Spread: standard deviation over seeds, which draw {seeds}. Held-out batches took no part in the choice of "
-    text += f"rates ({counted(len(found.heats), 'heat')}). Cost {number(found.cost)} gradients, {found.seconds:.0f} s."
+    text += f"rates ({counted(len(found.tuning_runs), 'tuning run')}). "
+    text += f"Cost {number(found.cost)} gradients, {found.seconds:.0f} s."
     return text + ("" if found.complete else " The time ran out before every start had every seed.")
 
 
@@ -109,6 +102,7 @@ def comparison_document(found: Comparison, *, target: str) -> dict[str, Any]:
     winner = None if found.winner is None else {"start": found.winner.start, "rate": found.winner.rate}
     standings = [asdict(standing) | {"mean": standing.mean, "spread": standing.spread} for standing in found.standings]
     body = asdict(found) | {"standings": standings, "winner": winner}
+    body["entrants"], body["heats"] = body.pop("candidates"), body.pop("tuning_runs")  # their names in schema 1
     document: dict[str, Any] = finite(head(target) | {"comparison": body, "cost_in_gradients": found.cost})
     return document
 

@@ -108,11 +108,7 @@ def _record(record: Record) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """The value with numbers that are not finite as text: JSON has no NaN or infinity.
-
-    Returns:
-        The value.
-    """
+    """The value with numbers that are not finite as text: JSON has no NaN or infinity."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -83,9 +83,6 @@ def box_panels(starts: Starts, signal: str) -> list[Panel]:
 
     The box holds the middle half of the values, its line the median, the whiskers reach from 1 to 99 %. The scale is
     symmetric-logarithmic where the layers' spreads are decades apart, so that vanishing is seen as a funnel.
-
-    Returns:
-        One panel per start that has quantiles.
     """
     data = [(label, diagnosis, boxes(layers_of(diagnosis), signal)) for label, diagnosis in starts]
     scale = scale_for([quantiles for _, _, box in data for quantiles in box.quantiles])

@@ -90,11 +90,7 @@ def folded(table: Table, quantities: Sequence[str], begins: Iterable[str], rows:
 
 
 def _split(layers: list[str], shown: set[int]) -> list[list[str]]:
-    """Layers as rows: each shown one alone, the runs between them together; a run of two is not worth folding.
-
-    Returns:
-        The rows' layers.
-    """
+    """Layers as rows: each shown one alone, the runs between them together; a run of two is not worth folding."""
     folds: list[list[str]] = []
     run: list[str] = []
     for index, layer in enumerate([*layers, ""]):

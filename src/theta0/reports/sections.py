@@ -61,9 +61,6 @@ def section(title: str, findings: Sequence[Finding], fates: Iterable[str] = ()) 
         title: the heading.
         findings: in the order of the diagnosis.
         fates: what became of each; empty where nothing was treated.
-
-    Returns:
-        The section.
     """
     outcomes = list(fates) or [""] * len(findings)
 

@@ -125,9 +125,6 @@ def _findings(findings: tuple[Finding, ...], room: int) -> list[RenderableType]:
     """Causes in full as long as they fit into `room` lines, then in one line each, then only counted.
 
     What follows from a cause is one line each below it.
-
-    Returns:
-        What to print.
     """
     parts: list[RenderableType] = []
     left = len(findings)

@@ -65,11 +65,7 @@ def printable(text: str) -> str:
 
 
 def shortened(name: str, width: int) -> str:
-    """A layer's name in at most `width` characters; the end is kept, because it tells layers apart.
-
-    Returns:
-        The name, or its end after an ellipsis.
-    """
+    """A layer's name in at most `width` characters; the end is kept, because it tells layers apart."""
     name = printable(name)
     return name if len(name) <= width else "…" + name[len(name) - width + 1 :]
 
@@ -122,11 +118,7 @@ def extent(finding: Finding) -> str:
 
 
 def diagnosis_verdict(diagnosis: Diagnosis) -> str:
-    """A diagnosis in one sentence.
-
-    Returns:
-        The sentence, without the target's name.
-    """
+    """A diagnosis in one sentence."""
     if not diagnosis.records and not diagnosis.findings:
         return "Nothing was measured at this start."
     counts = counted_severities(diagnosis.findings)
@@ -150,11 +142,7 @@ def _others(amount: int) -> str:
 
 
 def treatment_verdict(treatment: Treatment) -> str:
-    """A treatment in one sentence.
-
-    Returns:
-        The sentence, without the target's name.
-    """
+    """A treatment in one sentence."""
     remedy, treated, untreated = printable(treatment.remedy), treatment.treated, treatment.untreated
     if not treatment.kept:
         tried = f"{remedy} was no better" if remedy else "no remedy was tried"
@@ -185,10 +173,6 @@ def run_label(run: Run) -> str:
 
 def network_facts(diagnosis: Diagnosis, *, brief: bool = False) -> list[tuple[str, str]]:
     """The numbers about the whole network.
-
-    Args:
-        diagnosis: what was measured.
-        brief: only the main ones.
 
     Returns:
         Pairs of a label and the number in words, in the order measured.

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from theta0._errors import guarded
 from theta0._models import main_output
-from theta0._untouched import untouched
-from theta0._user_code import guarded
+from theta0._state import preserve_state
 
 Window = Literal["none", "hann"]
 Normalization = Literal["amplitude", "unit", "none"]
@@ -33,11 +33,7 @@ class Spectrum:
     normalization: Normalization = "amplitude"
 
     def at(self, frequency: float | int) -> Float[Tensor, "*outputs"]:
-        """The amplitudes at the frequency of the grid that is nearest.
-
-        Returns:
-            One number per output.
-        """
+        """The amplitudes at the frequency of the grid that is nearest."""
         return self.amplitudes[..., int((self.frequencies - frequency).abs().argmin())]
 
 
@@ -183,7 +179,7 @@ def _values(f: Callable[..., Any], points: Tensor, batch_size: int | None) -> Fl
         raise ValueError(f"batch_size: expected at least 1 or None, got {batch_size}")
     if isinstance(f, nn.Module):
         network = f
-        with untouched(network):
+        with preserve_state(network):
             network.eval()
             where = (
                 f"f, given coordinates as inputs [n, {points.shape[1]}] (for others: lambda t: f(segment(a, b)(t))),"

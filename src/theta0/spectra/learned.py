@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
-from theta0._batches import Batch, materialised, outputs_or_told, ready, sliced
+from theta0._batches import Batch, checked_forward, load_batches, sliced, with_shapes
 from theta0._losses import Loss, checked
 from theta0._models import main_output, unwrapped
+from theta0._state import preserve_state, snapshot
 from theta0._training import probe_rate, steps_from
-from theta0._untouched import snapshot, untouched
 from theta0.spectra.amplitudes import Spectrum, Window, fourier_amplitude
 
 Penalty = Callable[[nn.Module], Tensor]
@@ -86,12 +86,12 @@ def spectrum_change(
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}; the start is measured in any case")
     model = unwrapped(model)
-    read = materialised(batches, model, max_batches=max_batches)
-    model, tell = ready(model, read[0]), progress or (lambda text: None)
+    read = load_batches(batches, model, max_batches=max_batches)
+    model, tell = with_shapes(model, read[0]), progress or (lambda text: None)
     ends = [_sample(read, number) for number in between]
     _require_blendable(*ends)
     measured, losses = {}, {}
-    with untouched(model):
+    with preserve_state(model):
         restore = snapshot(model)
         start = _along(model, ends, points, window)
         if learning_rate is None:
@@ -143,7 +143,7 @@ def _along(model: nn.Module, ends: Sequence[Batch], points: int, window: Window)
             return a * (1 - share) + b * share
 
         inputs = tree_map(blended, first.inputs, last.inputs)
-        output = main_output(outputs_or_told(model, Batch(inputs, None, len(t))))
+        output = main_output(checked_forward(model, Batch(inputs, None, len(t))))
         if output is None:
             raise ValueError("model: expected a floating output, got none")
         return output.reshape(len(t), -1)

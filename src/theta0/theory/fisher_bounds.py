@@ -256,11 +256,7 @@ def kept_layers(depth: int, survival: float) -> int:
 
 
 def _mean_power_of_two(layers: int, kept: int, window: int) -> float:
-    """Expectation over N of 2ᴺ, where N of the `kept` layers fall among `window` out of `layers`.
-
-    Returns:
-        The expectation.
-    """
+    """Expectation over N of 2ᴺ, where N of the `kept` layers fall among `window` out of `layers`."""
     most = min(kept, window)
     total = sum(math.comb(kept, n) * math.comb(layers - kept, window - n) << n for n in range(most + 1))
     return float(Fraction(total, math.comb(layers, window)))

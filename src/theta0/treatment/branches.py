@@ -6,66 +6,34 @@ from typing import Any
 
 from torch import nn
 
-from theta0._batches import initialised, materialised
+from theta0._batches import initialised, load_batches
+from theta0._errors import InapplicableError
 from theta0._randomness import Randomness
+from theta0._state import transaction
+from theta0._weights import scale_weight
 from theta0.measurements.residual_stream import residual_stream
-from theta0.treatment.writing import InapplicableError, Report, scaled_in_place, transaction
+from theta0.treatment.results import Applied
 
 
-def branch_scale_(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Any = None,
-    *,
-    generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
+def branch_scale(
+    model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generator: Randomness = None
+) -> Applied:
     r"""Multiply the end of each residual branch by $1/\sqrt L$, L the number of branches.
 
     A stack of L branches of equal variance then adds as much to its input as one branch did (Hanin & Rolnick, 2018,
     section 3; De & Smith, 2020).
-
-    Args:
-        model: changed in place; as it was if anything fails.
-        batches: batches with or without targets.
-        loss: ignored.
-        generator: ignored: nothing is drawn.
-        report: receives the endings left as they were, and why.
-
-    Returns:
-        The model.
     """
-    return _scaled_branches(model, batches, lambda count: 1 / math.sqrt(count), report)
+    return _scaled_branches(model, batches, lambda count: 1 / math.sqrt(count))
 
 
-def branch_zero_(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Any = None,
-    *,
-    generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
-    """Start each residual branch at zero, so that the network starts as its shortcuts (Zhang et al., 2019, Fixup).
-
-    Args:
-        model: changed in place; as it was if anything fails.
-        batches: batches with or without targets.
-        loss: ignored.
-        generator: ignored: nothing is drawn.
-        report: receives the endings left as they were, and why.
-
-    Returns:
-        The model.
-    """
-    return _scaled_branches(model, batches, lambda count: 0.0, report)
+def branch_zero(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generator: Randomness = None) -> Applied:
+    """Start each residual branch at zero, so that the network starts as its shortcuts (Zhang et al., 2019, Fixup)."""
+    return _scaled_branches(model, batches, lambda count: 0.0)
 
 
-def _scaled_branches(
-    model: nn.Module, batches: Iterable[Any], factor: Callable[[int], float], report: Report | None
-) -> nn.Module:
+def _scaled_branches(model: nn.Module, batches: Iterable[Any], factor: Callable[[int], float]) -> Applied:
     inner = initialised(model)
-    endings = residual_stream(inner, materialised(batches, inner, max_batches=1)[0]).endings
+    endings = residual_stream(inner, load_batches(batches, inner, max_batches=1)[0]).endings
     trained = {name for name, p in inner.named_parameters(remove_duplicate=False) if p.requires_grad}
     usable = [ending for ending in endings if ending.name in trained]
     if len(usable) < 2:
@@ -74,7 +42,7 @@ def _scaled_branches(
     with transaction(inner):
         for ending in usable:
             try:
-                scaled_in_place(ending.module, ending.attribute, factor(len(usable)))
+                scale_weight(ending.module, ending.attribute, factor(len(usable)))
             except ValueError as error:
                 left[ending.name] = str(error)
             else:
@@ -82,6 +50,4 @@ def _scaled_branches(
                     ending.bias.data.mul_(factor(len(usable)))
         if len(left) == len(endings):
             raise ValueError("; ".join(f"{name}: {why}" for name, why in left.items()))
-    if report is not None:
-        report(left)
-    return model
+    return Applied(left)

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import init
 
-from theta0._batches import Batch, initialised, materialised
+from theta0._batches import Batch, initialised, load_batches
+from theta0._errors import InapplicableError
 from theta0._losses import Loss, loss_of
-from theta0._randomness import Randomness, streams
+from theta0._randomness import Randomness, normal, streams, uniform
+from theta0._state import preserve_state, transaction
 from theta0._trace.layers import Layer, layers
 from theta0._training import steps_from
-from theta0._untouched import untouched
-from theta0.treatment.writing import InapplicableError, Report, normal, owned, transaction, uniform, written
+from theta0._weights import assign_weight, tied_parameters, trained_tensors
+from theta0.treatment.results import Applied
 
 _GARBAGE = 1e10  # no draw gives such numbers
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -22,35 +24,15 @@ _GAINED = {"relu", "leaky_relu", "tanh", "selu"}
 _PROBE_STEPS = 2
 
 
-def redraw_(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Loss = None,
-    *,
-    generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
+def redraw(model: nn.Module, batches: Iterable[Any], loss: Loss = None, *, generator: Randomness = None) -> Applied:
     """Draw what was not drawn: parameters that are not finite, hold memory as it was, or whose units are all alike.
 
     Matrices and kernels get a normal draw with the gain of the nonlinearity that they feed (He et al., 2015), those of
     no layer that is seen a uniform one (Glorot & Bengio, 2010); the biases of such layers and other vectors get zeros,
     scales of normalisations ones. Zero weights are not touched: they may be meant.
-
-    Args:
-        model: changed in place; as it was if anything fails.
-        batches: batches with or without targets.
-        loss: ignored.
-        generator: a seed, a generator or None.
-        report: unused; nothing is left out.
-
-    Returns:
-        The model.
-
-    Raises:
-        InapplicableError: if the model has nothing that it mends.
     """
     inner = initialised(model)
-    found = owned(inner)
+    found = trained_tensors(inner)
     bad = [name for name, (_, _, p) in found.items() if _undrawn(p) or (p.dim() > 1 and _alike(p))]
     if not bad:
         raise InapplicableError("expected a parameter that is not finite or whose units are copies, got none")
@@ -67,78 +49,43 @@ def redraw_(
             module, attribute, parameter = found[name]
             gain = _gain(seen[name]) if name in seen and parameter.dim() > 1 else None
             _start(module, parameter, attribute, stream(name), gain=gain)
-    return model
+    return Applied()
 
 
-def type_defaults_(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Loss = None,
-    *,
-    generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
+def type_defaults(
+    model: nn.Module, batches: Iterable[Any], loss: Loss = None, *, generator: Randomness = None
+) -> Applied:
     """Give every layer the initialization of its type, as torch draws it when the layer is made.
 
     Bare parameters of two axes or more get N(0, 0.02²), vectors zeros; a frozen parameter and a weight that a
     parametrization makes are left alone, and a weight tied to an embedding gets N(0, 0.02²) too.
-
-    Args:
-        model: changed in place; as it was if anything fails.
-        batches: ignored.
-        loss: ignored.
-        generator: a seed, a generator or None.
-        report: receives what was left alone, and why.
-
-    Returns:
-        The model.
     """
     inner = initialised(model)
     stream, left = streams(generator), {}
-    tied = _tied(inner)
+    tied = tied_parameters(inner)
     with transaction(inner):
-        for name, (module, attribute, parameter) in owned(inner).items():
+        for name, (module, attribute, parameter) in trained_tensors(inner).items():
             if ".parametrizations." in f".{name}":
                 left[name] = "parametrized"
-            elif id(parameter) in tied or (attribute not in ("weight", "bias") and not _has_reset(module)):
+            elif name in tied or (attribute not in ("weight", "bias") and not _has_reset(module)):
                 values = normal(parameter.shape, 0.02, stream(name)) if parameter.dim() > 1 else torch.zeros(())
-                written(module, attribute, values.expand(parameter.shape))
+                assign_weight(module, attribute, values.expand(parameter.shape))
             else:
                 _start(module, parameter, attribute, stream(name))
-    if report is not None:
-        report(left)
-    return model
+    return Applied(left)
 
 
-def wake_(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Loss = None,
-    *,
-    generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
+def break_zero_gradients(
+    model: nn.Module, batches: Iterable[Any], loss: Loss = None, *, generator: Randomness = None
+) -> Applied:
     r"""Draw the zeros that keep gradients at zero: of each module the first such tensor, from U(-b, b), b = 1/√fan-in.
 
     Of two zero factors one draw suffices, and the function stays what it was. Biases are not drawn; the fan-in of
     another vector is its length.
-
-    Args:
-        model: changed in place; as it was if anything fails.
-        batches: `(inputs, targets)` batches.
-        loss: a name, a callable or None.
-        generator: a seed, a generator or None.
-        report: unused; nothing is left out.
-
-    Returns:
-        The model.
-
-    Raises:
-        InapplicableError: if the model has nothing that it mends.
     """
     inner = initialised(model)
-    batch = materialised(batches, inner, max_batches=1)[0]
-    found, stream = owned(inner), streams(generator)
+    batch = load_batches(batches, inner, max_batches=1)[0]
+    found, stream = trained_tensors(inner), streams(generator)
     with transaction(inner):
         for attempt in range(2):
             stuck = still_zero(inner, batch, loss, found)
@@ -149,10 +96,10 @@ def wake_(
             for name in first.values():
                 module, attribute, parameter = found[name]
                 fan = math.prod(parameter.shape[1:]) if parameter.dim() > 1 else parameter.numel()
-                written(module, attribute, uniform(parameter.shape, fan**-0.5, stream(f"{name}/{attempt}")))
+                assign_weight(module, attribute, uniform(parameter.shape, fan**-0.5, stream(f"{name}/{attempt}")))
         if attempt == 0 and not zeros:
             raise InapplicableError("expected a zero weight whose gradient stays zero, got none")
-    return model
+    return Applied()
 
 
 def still_zero(model: nn.Module, batch: Batch, loss: Loss, names: Collection[str]) -> list[str]:
@@ -161,7 +108,7 @@ def still_zero(model: nn.Module, batch: Batch, loss: Loss, names: Collection[str
     Returns:
         Their names, in order.
     """
-    with untouched(model), torch.enable_grad():
+    with preserve_state(model), torch.enable_grad():
         steps_from(model, [batch], loss, optimizer="sgd", rate=0.01, steps=_PROBE_STEPS)
         named = dict(model.named_parameters())
         value, _ = loss_of(model, batch, loss)
@@ -170,7 +117,7 @@ def still_zero(model: nn.Module, batch: Batch, loss: Loss, names: Collection[str
 
 
 def _seen(model: nn.Module, batches: Iterable[Any]) -> list[Layer]:
-    return layers(model, materialised(batches, model, max_batches=1)[0])
+    return layers(model, load_batches(batches, model, max_batches=1)[0])
 
 
 def _undrawn(parameter: Tensor) -> bool:
@@ -182,13 +129,6 @@ def _alike(parameter: Tensor) -> bool:
     """Whether all units have the same weights, and not zero ones."""
     rows = parameter.detach()
     return rows.shape[0] > 1 and bool((rows == rows[:1]).all()) and bool(rows.any())
-
-
-def _tied(model: nn.Module) -> set[int]:
-    seen: dict[int, int] = {}
-    for _, parameter in model.named_parameters(remove_duplicate=False):
-        seen[id(parameter)] = seen.get(id(parameter), 0) + 1
-    return {key for key, count in seen.items() if count > 1}
 
 
 def _gain(layer: Layer) -> float | None:
@@ -205,22 +145,22 @@ def _start(
 ) -> None:
     """Values for one tensor: by the gain given, else as its module's own default, else by its shape."""
     if gain is not None:
-        written(module, attribute, normal(parameter.shape, gain, stream))
+        assign_weight(module, attribute, normal(parameter.shape, gain, stream))
     elif isinstance(module, _NORMS):
-        written(module, attribute, torch.full(parameter.shape, float(attribute == "weight")))
+        assign_weight(module, attribute, torch.full(parameter.shape, float(attribute == "weight")))
     elif isinstance(module, nn.Embedding):
-        written(module, attribute, normal(parameter.shape, 1.0, stream))
+        assign_weight(module, attribute, normal(parameter.shape, 1.0, stream))
     elif isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
-        written(module, attribute, uniform(parameter.shape, module.hidden_size**-0.5, stream))
+        assign_weight(module, attribute, uniform(parameter.shape, module.hidden_size**-0.5, stream))
     elif isinstance(module, nn.MultiheadAttention) and parameter.dim() > 1:
-        written(module, attribute, uniform(parameter.shape, math.sqrt(6 / sum(parameter.shape)), stream))
+        assign_weight(module, attribute, uniform(parameter.shape, math.sqrt(6 / sum(parameter.shape)), stream))
     elif parameter.dim() > 1:
         fan = math.prod(parameter.shape[1:])
         known = attribute == "weight" and _has_reset(module)
         bound = fan**-0.5 if known else math.sqrt(6 / (fan + parameter.shape[0] * math.prod(parameter.shape[2:])))
-        written(module, attribute, uniform(parameter.shape, bound, stream))
+        assign_weight(module, attribute, uniform(parameter.shape, bound, stream))
     else:
-        written(module, attribute, torch.zeros(parameter.shape))
+        assign_weight(module, attribute, torch.zeros(parameter.shape))
 
 
 def _has_reset(module: nn.Module) -> bool:

@@ -14,17 +14,12 @@ _START, _DATA, _LOSS, _RATE = "the start", "the data", "the output and the loss"
 _OFF_CENTRE = 1.0  # mean of the data over their standard deviation
 
 
-def elsewhere(diagnosis: Diagnosis, model: nn.Module, batch: Batch) -> tuple[str, str, str] | None:
+def other_causes(diagnosis: Diagnosis, model: nn.Module, batch: Batch) -> tuple[str, str, str] | None:
     """What is at fault, if it is not the start.
 
     The first finding decides; and an error further down that no start fixes. A rate is at fault only where nothing else
     is wrong, since it may be too high for this start alone. Units that are dead at the output are the output's, units
     dead at off-centre data the data's.
-
-    Args:
-        diagnosis: of the start as given.
-        model: the model, left as it is.
-        batch: one batch.
 
     Returns:
         Whose fault, what is wrong, and the line to change; None where the start may be at fault.

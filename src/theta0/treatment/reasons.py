@@ -10,11 +10,7 @@ from theta0.treatment.trials import Proof, reached
 
 
 def nothing(before: Diagnosis) -> str:
-    """There is nothing that a remedy answers.
-
-    Returns:
-        The reason.
-    """
+    """There is nothing that a remedy answers."""
     if not before.findings:
         return "Nothing was found to mend; the model is as it was."
     codes = ", ".join(dict.fromkeys(finding.code for finding in before.findings))
@@ -22,26 +18,13 @@ def nothing(before: Diagnosis) -> str:
 
 
 def blamed(whose: str, what: str, line: str) -> str:
-    """The start is not at fault.
-
-    Args:
-        whose: whose fault it is.
-        what: what is wrong.
-        line: the line to change.
-
-    Returns:
-        The reason.
-    """
+    """The start is not at fault."""
     change = f" Change: {line}" if line else ""
     return f"Not the start's fault but that of {whose}; the model is as it was. {what}{change}"
 
 
 def unproven(name: str, plain: Run | None, attempt: Attempt | None) -> str:
-    """No remedy helped in the runs of the choice.
-
-    Returns:
-        The reason.
-    """
+    """No remedy helped in the runs of the choice."""
     if attempt is None:
         return "Not kept: no remedy for what was found applies to this model. The model is as it was."
     if attempt.run is None:
@@ -58,16 +41,7 @@ def unproven(name: str, plain: Run | None, attempt: Attempt | None) -> str:
 
 
 def proven(name: str, shown: Proof, rate: float | None) -> str:
-    """What the proof says.
-
-    Args:
-        name: the remedy.
-        shown: the paired runs.
-        rate: the user's, which the runs may have left.
-
-    Returns:
-        The reason.
-    """
+    """What the proof says."""
     untreated, treated = ([reached(pair[side]) for pair in shown.pairs] for side in (0, 1))
     run = shown.pairs[0][1]
     if math.isinf(max(treated)) and math.isinf(max(untreated)) and not shown.holds:

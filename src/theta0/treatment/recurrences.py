@@ -7,43 +7,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import init
 
-from theta0._batches import Batch, initialised, materialised, outputs_or_told
+from theta0._batches import Batch, checked_forward, initialised, load_batches
+from theta0._errors import InapplicableError
 from theta0._randomness import Randomness, streams
+from theta0._state import preserve_state, transaction
 from theta0._trace.calls import LinearCall, trace_calls
-from theta0._untouched import untouched
-from theta0.treatment.writing import InapplicableError, Report, owned, transaction, written
+from theta0._weights import assign_weight, trained_tensors
+from theta0.treatment.results import Applied
 
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _GATES = {4: (1, 0), 3: (1, None)}  # gates: place of the one that keeps the state, of the one that lets in
 
 
-def recurrent_(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Any = None,
-    *,
-    generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
-    """Draw the state-to-state weights of recurrent layers orthogonal, one block a gate (Saxe et al., 2014; Le et al.).
-
-    Args:
-        model: changed in place; as it was if anything fails.
-        batches: ignored.
-        loss: ignored.
-        generator: a seed, a generator or None.
-        report: unused; nothing is left out.
-
-    Returns:
-        The model.
-
-    Raises:
-        InapplicableError: if the model has nothing that it mends.
-    """
+def recurrent(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generator: Randomness = None) -> Applied:
+    """Draw the state-to-state weights of recurrent layers orthogonal, one block a gate (Saxe et al., 2014)."""
     inner = initialised(model)
     found = [
         (name, *entry)
-        for name, entry in owned(inner).items()
+        for name, entry in trained_tensors(inner).items()
         if isinstance(entry[0], _RECURRENT) and entry[1].startswith("weight_hh")
     ]
     if not found:
@@ -55,42 +36,22 @@ def recurrent_(
             for block in torch.split(parameter.detach(), parameter.shape[1]):
                 fresh = torch.empty(block.shape, dtype=torch.float32)  # QR knows no half precision
                 blocks.append(init.orthogonal_(fresh, generator=draw))
-            written(module, attribute, torch.cat(blocks))
-    return model
+            assign_weight(module, attribute, torch.cat(blocks))
+    return Applied()
 
 
-def long_memory_(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Any = None,
-    *,
-    generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
+def long_memory(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generator: Randomness = None) -> Applied:
     r"""Let the gates of LSTM and GRU layers remember over the spans that the data have.
 
     The keeping gate's bias is $\log u$, $u ∼ U(1, T - 1)$, an LSTM's input gate's its negative (Tallec & Ollivier,
     2018, section 3); T is the number of steps on the first batch. The other summand of those biases becomes 0.
-
-    Args:
-        model: changed in place; as it was if anything fails.
-        batches: batches with or without targets.
-        loss: ignored.
-        generator: a seed, a generator or None.
-        report: receives the layers left as they were, and why.
-
-    Returns:
-        The model.
-
-    Raises:
-        InapplicableError: if the model has nothing that it mends.
     """
     inner = initialised(model)
-    spans = _spans(inner, materialised(batches, inner, max_batches=1)[0])
+    spans = _spans(inner, load_batches(batches, inner, max_batches=1)[0])
     left: dict[str, str] = {}
     stream, done = streams(generator), 0
     with transaction(inner):
-        for name, (module, attribute, bias) in owned(inner).items():
+        for name, (module, attribute, bias) in trained_tensors(inner).items():
             if not (isinstance(module, _RECURRENT) and attribute.startswith("bias_hh")):
                 continue
             gates = bias.numel() // module.hidden_size
@@ -102,9 +63,7 @@ def long_memory_(
             done += 1
         if not done:
             raise InapplicableError("expected an LSTM or GRU with a bias and at least three time steps, got none")
-    if report is not None:
-        report(left)
-    return model
+    return Applied(left)
 
 
 def _remember(bias: Tensor, other: Tensor, gates: int, span: int, stream: torch.Generator) -> None:
@@ -128,9 +87,9 @@ def _spans(model: nn.Module, batch: Batch) -> dict[int, int]:
     def count(module: nn.Module, inputs: Any) -> None:
         spans[id(module)] = spans.get(id(module), 0) + 1
 
-    with untouched(model), torch.no_grad(), trace_calls(model, see):
+    with preserve_state(model), torch.no_grad(), trace_calls(model, see):
         for module in model.modules():
             if isinstance(module, nn.RNNCellBase):
                 module.register_forward_pre_hook(count)
-        outputs_or_told(model, batch)
+        checked_forward(model, batch)
     return spans

@@ -7,54 +7,38 @@ from typing import Any
 from torch import nn
 from torch.nn import Conv1d, Conv2d, Conv3d, Linear
 
-from theta0._batches import initialised, materialised
+from theta0._batches import initialised, load_batches
+from theta0._errors import InapplicableError
 from theta0._models import unwrapped
 from theta0._randomness import Randomness
+from theta0._state import transaction
 from theta0._trace.layers import Layer, layers
-from theta0._untouched import snapshot
+from theta0._weights import assign_weight
 from theta0.diagnosis.results import Diagnosis
 from theta0.diagnosis.rules import rule_of
-from theta0.initializers.unit_variance import unit_variance_
+from theta0.initializers.unit_variance import unit_variance
 from theta0.parametrizations.linearly_constrained import linearly_constrained
-from theta0.treatment.branches import branch_scale_, branch_zero_
-from theta0.treatment.draws import redraw_, type_defaults_, wake_
-from theta0.treatment.recurrences import long_memory_, recurrent_
-from theta0.treatment.scales import gain_guard_, head_scale_, tied_scale_
+from theta0.treatment.branches import branch_scale, branch_zero
+from theta0.treatment.draws import break_zero_gradients, redraw, type_defaults
+from theta0.treatment.recurrences import long_memory, recurrent
+from theta0.treatment.results import Applied
+from theta0.treatment.scales import gain_guard, head_scale, tied_scale
 from theta0.treatment.searches import SEARCHES
-from theta0.treatment.writing import InapplicableError, Report, transaction, written
 
-Remedy = Callable[..., nn.Module]
+# `remedy(model, batches, loss, *, generator)` changes the model in place, or leaves it as it was if anything fails. It
+# raises an `InapplicableError` where the model has nothing of the kind that it changes; its result says where it found
+# nothing better.
+Remedy = Callable[..., Applied]
 
 
-def lcw_(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Any = None,
-    *,
-    generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
+def lcw(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generator: Randomness = None) -> Applied:
     """Linearly constrained weights on every Linear and Conv layer but the last, then unit variance.
 
     Layers that cannot be constrained (fan-in 1, tied, frozen, or parametrized already) keep plain weights.
-
-    Args:
-        model: changed in place; as it was if anything fails.
-        batches: batches with or without targets.
-        loss: ignored.
-        generator: ignored: nothing is drawn.
-        report: receives the layers left as they were, and why.
-
-    Returns:
-        The model.
-
-    Raises:
-        InapplicableError: if no layer can be constrained; a `ValueError`, as where unit variance cannot be reached.
     """
     inner = initialised(model)
-    found = materialised(batches, inner)
-    restore = snapshot(inner)
-    try:
+    found = load_batches(batches, inner)
+    with transaction(inner):
         constrained, plain = constrainable(layers(inner, found[0]))
         if not constrained:
             why = "; ".join(f"layer {path!r}: {reason}" for path, reason in plain.items()) or "there is no such layer"
@@ -63,40 +47,14 @@ def lcw_(
             )
         for layer in constrained:
             linearly_constrained(layer.module, layer.attribute)
-        unit_variance_(inner, found, skip=silent_layers(inner))
-    except BaseException:
-        restore()
-        raise
-    if report is not None:
-        report(plain)
-    return model
+        unit_variance(inner, found, skip=silent_layers(inner))
+    return Applied(plain)
 
 
-def centre_(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Any = None,
-    *,
-    generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
-    """As `lcw_`, but only at the start: units' weights are centred once, then scaled to unit variance, and stay free.
-
-    Args:
-        model: changed in place; as it was if anything fails.
-        batches: batches with or without targets.
-        loss: ignored.
-        generator: ignored: nothing is drawn.
-        report: receives the layers left as they were, and why.
-
-    Returns:
-        The model.
-
-    Raises:
-        InapplicableError: if the model has nothing that it mends.
-    """
+def centre(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generator: Randomness = None) -> Applied:
+    """As `lcw`, but only at the start: units' weights are centred once, then scaled to unit variance, and stay free."""
     inner = initialised(model)
-    found = materialised(batches, inner)
+    found = load_batches(batches, inner)
     constrained, plain = constrainable(layers(inner, found[0]))
     if not constrained:
         raise InapplicableError("expected a Linear or Conv layer before the last that can be centred, got none")
@@ -104,41 +62,20 @@ def centre_(
         for layer in constrained:
             weight = getattr(layer.module, layer.attribute)
             axes = tuple(range(1, weight.dim()))
-            written(layer.module, layer.attribute, weight - weight.mean(axes, keepdim=True))
-        unit_variance_(inner, found, skip=silent_layers(inner))
-    if report is not None:
-        report(plain)
-    return model
+            assign_weight(layer.module, layer.attribute, weight - weight.mean(axes, keepdim=True))
+        unit_variance(inner, found, skip=silent_layers(inner))
+    return Applied(plain)
 
 
-def scaled_(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Any = None,
-    *,
-    draw: str | None = None,
-    generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
-    """`unit_variance_` on all layers but those whose weights are zero on purpose, or whose output never varies.
+def scaled(
+    model: nn.Module, batches: Iterable[Any], loss: Any = None, *, draw: str | None = None, generator: Randomness = None
+) -> Applied:
+    """Unit variance on all layers but those whose weights are zero on purpose, or whose output never varies.
 
     "lsuv" draws orthogonal weights first (Mishkin & Matas, 2016).
-
-    Args:
-        model: changed in place; as it was if anything fails.
-        batches: batches with or without targets.
-        loss: ignored.
-        draw: None keeps the weights' directions; "normal" or "orthogonal" draws new ones first.
-        generator: for `draw`.
-        report: receives the layers left as they were, and why.
-
-    Returns:
-        The model.
     """
     skip = silent_layers(unwrapped(model))
-    return unit_variance_(
-        model, batches, draw=draw, skip=skip, generator=generator, report=report and (lambda done: report(done.skipped))
-    )
+    return Applied(unit_variance(model, batches, draw=draw, skip=skip, generator=generator).skipped)
 
 
 def constrainable(found: list[Layer]) -> tuple[list[Layer], dict[str, str]]:
@@ -161,33 +98,29 @@ def _plain_because(layer: Layer) -> str | None:
 
 
 def silent_layers(model: nn.Module) -> list[str]:
-    """Modules whose weight is all zero: the start of a residual branch or a head, on purpose.
-
-    Returns:
-        Their paths.
-    """
+    """Modules whose weight is all zero: the start of a residual branch or a head, on purpose."""
     # Not by getattr: spectral normalisation moves its buffers when its weight is only looked at.
     weights = ((path, module._parameters.get("weight")) for path, module in model.named_modules())
     return [path for path, weight in weights if weight is not None and not bool(weight.detach().any())]
 
 
-# A further method, `name_(model, batches, loss, *, generator, report)`, is one line here:
+# A further remedy is one line here:
 # `treat --with NAME` applies it and `compare --starts NAME` races it.
 REMEDIES: Mapping[str, Remedy] = {
-    "unit-variance": scaled_,
-    "lcw": lcw_,
-    "centre": centre_,
-    "lsuv": partial(scaled_, draw="orthogonal"),
-    "branch-scale": branch_scale_,
-    "branch-zero": branch_zero_,
-    "head-scale": head_scale_,
-    "tied-scale": tied_scale_,
-    "gain-guard": gain_guard_,
-    "recurrent": recurrent_,
-    "long-memory": long_memory_,
-    "redraw": redraw_,
-    "wake": wake_,
-    "type-defaults": type_defaults_,
+    "unit-variance": scaled,
+    "lcw": lcw,
+    "centre": centre,
+    "lsuv": partial(scaled, draw="orthogonal"),
+    "branch-scale": branch_scale,
+    "branch-zero": branch_zero,
+    "head-scale": head_scale,
+    "tied-scale": tied_scale,
+    "gain-guard": gain_guard,
+    "recurrent": recurrent,
+    "long-memory": long_memory,
+    "redraw": redraw,
+    "wake": break_zero_gradients,
+    "type-defaults": type_defaults,
     **SEARCHES,
 }
 

@@ -1,11 +1,29 @@
-"""What a treatment did."""
+"""What a remedy and a treatment did."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch import nn
 
 from theta0._training import Run as Run
 from theta0.diagnosis.results import Diagnosis
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a remedy did to a model.
+
+    Attributes:
+        left: what it left as it was, and why, by name.
+        cost: in gradients; None where the method does not count it: a few forward passes.
+        kept: whether the model was changed; False where a search found nothing better.
+        reason: why it was not.
+    """
+
+    left: Mapping[str, str] = field(default_factory=dict)
+    cost: float | None = None
+    kept: bool = True
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,11 +77,7 @@ class Treatment:
     wrapped: nn.Module | None = None
 
     def to_dict(self) -> dict[str, float]:
-        """Held-out losses of both starts and the records of the start that the model now has.
-
-        Returns:
-            The dictionary that an experiment tracker logs.
-        """
+        """Held-out losses of both starts and the records of the start that the model now has."""
         now = self.after if self.kept and self.after is not None else self.before
         runs = {"untreated": self.untreated, "treated": self.treated}
         losses = {f"held_out_loss/{name}": run.held_out for name, run in runs.items() if run is not None}

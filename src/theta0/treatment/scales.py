@@ -9,113 +9,54 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _WeightNorm
 
-from theta0._batches import Batch, initialised, materialised
+from theta0._batches import Batch, initialised, load_batches
+from theta0._errors import InapplicableError
 from theta0._losses import Loss
 from theta0._randomness import Randomness
+from theta0._state import preserve_state, transaction
 from theta0._trace.layers import layers
 from theta0._training import mean_loss
-from theta0._untouched import untouched
-from theta0.treatment.writing import InapplicableError, Report, owned, scaled_in_place, transaction
+from theta0._weights import scale_weight, trained_tensors
+from theta0.treatment.results import Applied
 
 _HALVINGS = 16
 _NEAR = 1.05  # of the least first loss
 _LOUD = 10.0  # times what its row of directions has, and the typical channel of its layer
 
 
-def head_scale_(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Loss = None,
-    *,
-    generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
-    """Halve the last layer's weight and bias until the first loss is near the least that halving can give.
-
-    Args:
-        model: changed in place; as it was if anything fails.
-        batches: `(inputs, targets)` batches.
-        loss: a name, a callable or None.
-        generator: ignored: nothing is drawn.
-        report: unused; nothing is left out.
-
-    Returns:
-        The model.
-
-    Raises:
-        InapplicableError: if the model has nothing that it mends.
-    """
+def head_scale(model: nn.Module, batches: Iterable[Any], loss: Loss = None, *, generator: Randomness = None) -> Applied:
+    """Halve the last layer's weight and bias until the first loss is near the least that halving can give."""
     inner = initialised(model)
-    found = materialised(batches, inner)
+    found = load_batches(batches, inner)
     last = next((x for x in reversed(layers(inner, found[0])) if x.kind not in ("embedding", "recurrent")), None)
     if last is None or last.frozen or last.tied:
         what = "none" if last is None else f"{last.path!r}, which is {'tied' if last.tied else 'frozen'}"
         raise InapplicableError(f"expected a last layer of its own that is trained, got {what}")
     with transaction(inner):
         _halved(inner, found, loss, [_scaler(last.module, last.attribute)])
-    return model
+    return Applied()
 
 
-def tied_scale_(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Loss = None,
-    *,
-    generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
+def tied_scale(model: nn.Module, batches: Iterable[Any], loss: Loss = None, *, generator: Randomness = None) -> Applied:
     """Halve a matrix that is an embedding and the head at once, until the first loss is near the least.
 
     The other embeddings and the parameters of the model itself, which are added to it, are scaled alike.
-
-    Args:
-        model: changed in place; as it was if anything fails.
-        batches: `(inputs, targets)` batches.
-        loss: a name, a callable or None.
-        generator: ignored: nothing is drawn.
-        report: unused; nothing is left out.
-
-    Returns:
-        The model.
-
-    Raises:
-        InapplicableError: if the model has nothing that it mends.
     """
     inner = initialised(model)
-    found = materialised(batches, inner)
+    found = load_batches(batches, inner)
     seen = [x for x in layers(inner, found[0]) if x.kind == "embedding" and not x.frozen]
     if not any(x.tied for x in seen):
         raise InapplicableError("expected a trained embedding whose matrix another layer uses too, got none")
     with transaction(inner):
         _halved(inner, found, loss, _tables(inner))
-    return model
+    return Applied()
 
 
-def gain_guard_(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Any = None,
-    *,
-    generator: Randomness = None,
-    report: Report | None = None,
-) -> nn.Module:
+def gain_guard(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generator: Randomness = None) -> Applied:
     """Take back the gains of weight normalisation that dividing by the deviation of a silent channel made.
 
     Such a gain is ten times the norm of its direction and of its layer's typical gain, or more; it becomes that
     norm, and its bias zero (Salimans & Kingma, 2016, section 3, assumes channels that vary).
-
-    Args:
-        model: changed in place; as it was if anything fails.
-        batches: ignored.
-        loss: ignored.
-        generator: ignored: nothing is drawn.
-        report: unused; nothing is left out.
-
-    Returns:
-        The model.
-
-    Raises:
-        InapplicableError: if the model has nothing that it mends.
     """
     inner = initialised(model)
     guarded = 0
@@ -125,7 +66,7 @@ def gain_guard_(
                 guarded += _guard(gain, direction, getattr(module, "bias", None))
         if not guarded:
             raise InapplicableError("expected a weight-normalised layer with a gain out of all proportion, got none")
-    return model
+    return Applied()
 
 
 def _guard(gain: Tensor, direction: Tensor, bias: Any) -> int:
@@ -156,13 +97,13 @@ def _gains(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
 
 def _tables(model: nn.Module) -> list[Callable[[float], None]]:
     """Every embedding, also one whose weight is used without calling it, and positions kept by the model itself."""
-    kept = owned(model).values()
+    kept = trained_tensors(model).values()
     return [_scaler(m, a) for m, a, p in kept if isinstance(m, nn.Embedding) or (m is model and p.dim() > 1)]
 
 
 def _scaler(module: nn.Module, attribute: str) -> Callable[[float], None]:
     def scale(factor: float) -> None:
-        scaled_in_place(module, attribute, factor)
+        scale_weight(module, attribute, factor)
         bias = getattr(module, "bias", None) if attribute == "weight" else None
         if isinstance(bias, nn.Parameter) and bias.requires_grad:
             bias.data.mul_(factor)
@@ -177,7 +118,7 @@ def _halved(model: nn.Module, found: Sequence[Batch], loss: Loss, scalers: Seque
         InapplicableError: if the model has nothing that it mends.
     """
     reached = [_loss(model, found, loss)]
-    with untouched(model):
+    with preserve_state(model):
         for _ in range(_HALVINGS):
             for scale in scalers:
                 scale(0.5)
@@ -192,5 +133,5 @@ def _halved(model: nn.Module, found: Sequence[Batch], loss: Loss, scalers: Seque
 
 
 def _loss(model: nn.Module, found: Sequence[Batch], loss: Loss) -> float:
-    with untouched(model):
+    with preserve_state(model):
         return mean_loss(model, found, loss)

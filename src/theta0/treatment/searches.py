@@ -1,32 +1,30 @@
 """Starts that a search finds, as remedies: no rule that a cheap remedy answers names one."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from theta0._batches import Batch, initialised, materialised
+from theta0._batches import Batch, initialised, load_batches
+from theta0._errors import InapplicableError
 from theta0._losses import Loss, name_of
 from theta0._randomness import Randomness
-from theta0.initializers.gradinit import gradinit_
-from theta0.initializers.metainit import metainit_
-from theta0.initializers.mmd import mmd_
-from theta0.initializers.nio import nio_
-from theta0.initializers.random_labels import random_labels_
-from theta0.treatment.writing import InapplicableError, transaction
+from theta0._state import transaction
+from theta0.initializers.initialize import INITIALIZERS
+from theta0.treatment.results import Applied
 
-Search = Callable[..., nn.Module]
+Search = Callable[..., Applied]
 STEPS = 300  # of mmd and random-labels; lee2023mmd, section 4, makes five epochs of MNIST: 9,375
 PERTURBATIONS = 64  # the paper's 256 are four times the work; after 300 steps the loss is about the same
 _REGRESSION = (nn.MSELoss, nn.L1Loss, nn.BCEWithLogitsLoss)  # whatever their settings: `name_of` knows the default ones
 
 
-def searched(initializer: Search, *, classes: bool = False, **defaults: Any) -> Search:
+def searched(name: str, *, classes: bool = False, **defaults: Any) -> Search:
     """Make a remedy of an initializer that searches: all or nothing, also when interrupted.
 
     Args:
-        initializer: `name_(model, batches, loss, *, generator, report, …)`.
+        name: the initializer's.
         classes: whether it is for classifiers only.
         defaults: its options, where they are other than its own.
 
@@ -35,36 +33,25 @@ def searched(initializer: Search, *, classes: bool = False, **defaults: Any) -> 
         classifier where `classes`, and what the initializer raises.
     """
 
-    def search_(
+    def search(
         model: nn.Module,
         batches: Iterable[Any],
         loss: Loss = None,
         *,
         generator: Randomness = None,
-        report: Callable[[Any], None] | None = None,
         **options: Any,
-    ) -> nn.Module:
+    ) -> Applied:
         inner = initialised(model)
         if classes:
-            _require_classes(materialised(batches, inner, max_batches=1)[0], loss)
+            _require_classes(load_batches(batches, inner, max_batches=1)[0], loss)
         with transaction(inner), torch.enable_grad():
-            initializer(inner, batches, loss, generator=generator, report=report, **(defaults | options))
-        return model
+            done = INITIALIZERS[name](inner, batches, loss, generator=generator, **(defaults | options))
+            if getattr(done, "interrupted", False):
+                raise KeyboardInterrupt
+        kept = bool(getattr(done, "kept", True))
+        return Applied(cost=done.cost, kept=kept, reason="" if kept else done.refusal)
 
-    return search_
-
-
-def cost_of(told: Sequence[Any]) -> float | None:
-    """The cost in gradients of making a start, if its method tells it.
-
-    Args:
-        told: what the method reported.
-
-    Returns:
-        The cost; None where nothing was told.
-    """
-    costs = [getattr(result, "cost", None) for result in told]
-    return next((float(cost) for cost in costs if isinstance(cost, (int, float))), None)
+    return search
 
 
 def _require_classes(batch: Batch, loss: Loss) -> None:
@@ -83,9 +70,9 @@ def _require_classes(batch: Batch, loss: Loss) -> None:
 
 # 100 steps on at most 16 batches for those of scales (26 of 30 small networks had a higher GradCosine then).
 SEARCHES: Mapping[str, Search] = {
-    "nio": searched(nio_),
-    "gradinit": searched(gradinit_),
-    "metainit": searched(metainit_),
-    "mmd": searched(mmd_, classes=True, steps=STEPS, perturbations=PERTURBATIONS),
-    "random-labels": searched(random_labels_, classes=True, steps=STEPS),
+    "nio": searched("nio"),
+    "gradinit": searched("gradinit"),
+    "metainit": searched("metainit"),
+    "mmd": searched("mmd", classes=True, steps=STEPS, perturbations=PERTURBATIONS),
+    "random-labels": searched("random-labels", classes=True, steps=STEPS),
 }

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from theta0._batches import initialised
 from theta0._checkpoints import plain_tensors, read_start, write_start
-from theta0._untouched import snapshot
+from theta0._state import transaction
+from theta0._weights import assign_weight, has_value
 from theta0.parametrizations.linearly_constrained import is_linearly_constrained, linearly_constrained
 
 
@@ -60,12 +61,8 @@ def load_start_(model: nn.Module, path: str | Path) -> nn.Module:
             f"{path}: expected the tensors of this model; missing {missing[:3]}, unknown {extra[:3]}, "
             f"of another shape {wrong[:3]}; build the model as it was when the start was saved"
         )
-    restore = snapshot(inner)
-    try:
+    with transaction(inner):
         _fill(inner, tensors, json.loads(metadata["lcw"]))
-    except BaseException:
-        restore()
-        raise
     return model
 
 
@@ -83,12 +80,12 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], constrained: Sequence
             if attribute in module._parameters or attribute in module._buffers:
                 getattr(module, attribute).copy_(value)
             else:
-                with suppress(RuntimeError):  # of a parametrization without a right inverse; told below
-                    setattr(module, attribute, value.to(getattr(module, attribute)))
+                with suppress(ValueError):  # of a parametrization without a right inverse; told below
+                    assign_weight(module, attribute, value, exact=False)
                 written[name] = value
     reached = plain_tensors(model) if written else {}
     for name, value in written.items():  # torch loses an assignment that a parametrization does not follow
-        if not torch.allclose(reached[name], value.to(reached[name]), rtol=0.01, atol=1e-4 * float(value.abs().max())):
+        if not has_value(reached[name], value):
             raise ValueError(
                 f"{name}: expected a weight that can be given values, but its parametrization does not follow an "
                 "assignment; build the model without it, load the start, and parametrize the layer again"

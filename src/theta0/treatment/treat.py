@@ -1,28 +1,25 @@
 """Apply remedies, measure again, and keep what short runs on batches kept back prove better."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from theta0._batches import Batch, initialised, materialised
+from theta0._batches import Batch, initialised, load_batches
+from theta0._errors import InapplicableError, UserCodeError
 from theta0._losses import Loss, checked, loss_of
 from theta0._randomness import Randomness
+from theta0._state import preserve_randomness, preserve_state, snapshot
 from theta0._training import Run, checked_optimizer
-from theta0._untouched import randomness_snapshot, snapshot, untouched
-from theta0._user_code import UserCodeError
 from theta0.diagnosis.results import Diagnosis
-from theta0.initializers.scale_results import NothingBetterError
 from theta0.layers.standardized_input import StandardizedInput
-from theta0.treatment.faults import elsewhere
+from theta0.treatment.faults import other_causes
 from theta0.treatment.reasons import blamed, nothing, proven, unproven
 from theta0.treatment.remedies import REMEDIES, named_by
 from theta0.treatment.results import Attempt, Treatment
-from theta0.treatment.searches import cost_of
 from theta0.treatment.trials import Proof, Trial, better, chosen_run, measured, proof, reached, slower_run, trial_of
-from theta0.treatment.writing import InapplicableError
 
 STANDARDIZE = "standardize-input"
 _ROUNDS = 3  # remedies on top of each other
@@ -66,26 +63,28 @@ class _Search:  # a class because the rounds share what was spent and tried
         self.cost += spent
         return run
 
-    def apply(self, name: str, base: _Start, *, asked: bool = False) -> _Start | None:
-        """Put a remedy on top of a start; None where it cannot be, with the reason among the attempts if it applies."""
-        told: list[Any] = []
+    def apply(self, name: str, base: _Start, *, asked: bool = False) -> _Start | str:
+        """Put a remedy on top of a start; the reason where it finds nothing better, or cannot be put unless `asked`."""
         base.state()
         torch.manual_seed(0)  # dropout, while a remedy measures, is the same whatever was drawn before
         data = list(self.trial.rest)
         try:
-            REMEDIES[name](self.model, data, self.trial.loss, generator=self.generator, report=told.append)
+            done = REMEDIES[name](self.model, data, self.trial.loss, generator=self.generator)
         except ValueError as error:
-            self.cost += cost_of(told) or 0.0  # of a search that found nothing
-            if asked and isinstance(error, NothingBetterError):
-                raise
-            if asked or not isinstance(error, InapplicableError):
-                joined = " + ".join([*base.names, name])
-                self.attempts.append(Attempt(joined, None, None, f"could not be applied: {error}"))
-            return None
-        self.cost += cost_of(told) or len(data)  # a few forward passes: unit variance sweeps at least twice
-        left = [f"{path} ({why})" for result in told if isinstance(result, Mapping) for path, why in result.items()]
+            if asked:
+                raise ValueError(f"{name} could not be applied: {error}") from error
+            return str(error) if isinstance(error, InapplicableError) else self._failed(name, base, str(error))
+        self.cost += done.cost or len(data)  # a few forward passes: unit variance sweeps at least twice
+        if not done.kept:
+            return done.reason if asked else self._failed(name, base, done.reason)
+        left = [f"{path} ({why})" for path, why in done.left.items()]
         kept = "; left as they were: " + ", ".join(left) if left else ""
         return _Start((*base.names, name), snapshot(self.model), base.after, None, self.model, kept)
+
+    def _failed(self, name: str, base: _Start, reason: str) -> str:
+        joined = " + ".join([*base.names, name])
+        self.attempts.append(Attempt(joined, None, None, f"could not be applied: {reason}"))
+        return reason
 
     def tried(self, start: _Start, *, run: bool = True) -> _Start:
         """A start that a remedy has made, with its own diagnosis and run."""
@@ -107,7 +106,7 @@ class _Search:  # a class because the rounds share what was spent and tried
             self.tell("seeing which remedies apply")
             found = best
             for name in named_by(best.after):
-                if name in best.names or (applied := self.apply(name, best)) is None:
+                if name in best.names or isinstance(applied := self.apply(name, best), str):
                     continue
                 start = self.tried(applied)
                 if better(reached(start.run), reached(found.run)):
@@ -171,7 +170,7 @@ def treat(
     if with_ not in ("auto", STANDARDIZE, *REMEDIES):
         raise ValueError(f"with: expected auto, {', '.join(REMEDIES)}, {STANDARDIZE}, got {with_!r}")
     inner = initialised(model)
-    found = materialised(batches, inner, max_batches=max_batches)
+    found = load_batches(batches, inner, max_batches=max_batches)
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
     trial = trial_of(found, loss, optimizer=checked_optimizer(optimizer or "sgd"), rate=learning_rate, steps=steps)
@@ -179,18 +178,18 @@ def treat(
         _require_parts_go_through(inner, trial.rest[0], found[0], loss)
     stream = torch.initial_seed() if generator is None else generator
     search = _Search(inner, trial, stream, progress or (lambda text: None))
-    keep, restore_randomness = search.restore, randomness_snapshot()
-    try:
-        treatment, keep = _searched(search, with_)
-    finally:
-        keep()
-        restore_randomness()
+    keep = search.restore
+    with preserve_randomness():
+        try:
+            treatment, keep = _searched(search, with_)
+        finally:
+            keep()
     return treatment
 
 
 def _require_parts_go_through(model: nn.Module, part: Batch, whole: Batch, loss: Loss) -> None:
     """A single batch is split for verification, which a graph or a mask of the whole batch's size does not survive."""
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         loss_of(model, whole, loss)
         try:
             loss_of(model, part, loss)
@@ -217,15 +216,12 @@ def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None
         return _confirmed(search, given, _standardized(search))
     if with_ != "auto":
         search.tell(f"applying {with_}")
-        try:
-            start = search.apply(with_, given, asked=True)
-        except NothingBetterError as error:
-            reason = f"Not kept: {error}."
+        start = search.apply(with_, given, asked=True)
+        if isinstance(start, str):
+            reason = f"Not kept: {start}."
             return Treatment(with_, before, None, False, reason, None, None, (), search.cost), search.restore
-        if start is None:
-            raise ValueError(f"{with_} {search.attempts[-1].reason}")
         return _confirmed(search, given, search.tried(start, run=False))
-    blame = elsewhere(before, search.model, search.trial.rest[0])
+    blame = other_causes(before, search.model, search.trial.rest[0])
     if blame is not None or not named_by(before):
         reason = blamed(*blame) if blame else nothing(before)
         return Treatment("", before, None, False, reason, None, None, (), search.cost), search.restore

@@ -12,8 +12,8 @@ from torch import nn
 from theta0._batches import Batch, held_out
 from theta0._losses import Loss
 from theta0._randomness import streams
+from theta0._state import snapshot
 from theta0._training import Run, probe_rate, short_run
-from theta0._untouched import snapshot
 from theta0.diagnosis.diagnose import diagnosis_of
 from theta0.diagnosis.results import Diagnosis
 
@@ -82,9 +82,6 @@ def trial_of(found: Sequence[Batch], loss: Loss, *, optimizer: str, rate: float 
     """Split the data: a quarter for the proof, a quarter of the rest for the choice.
 
     Where the rest is a single batch, the choice is made on what its runs train on.
-
-    Returns:
-        The trial.
     """
     rest, confirm = held_out(found)
     train, probe = held_out(rest) if len(rest) > 1 else (rest, rest)
@@ -92,11 +89,7 @@ def trial_of(found: Sequence[Batch], loss: Loss, *, optimizer: str, rate: float 
 
 
 def measured(model: nn.Module, trial: Trial) -> Diagnosis:
-    """Diagnose the start that the model has.
-
-    Returns:
-        The diagnosis.
-    """
+    """Diagnose the start that the model has."""
     batches = trial.rest[:_MEASURED]
     return diagnosis_of(model, batches, trial.loss, optimizer=trial.optimizer, rate=trial.rate)
 
@@ -143,9 +136,6 @@ def proof(untreated: nn.Module, treated: nn.Module, trial: Trial, rates: tuple[f
         trial: data and budget.
         rates: of both.
         starts: put the model into the one start and the other.
-
-    Returns:
-        The runs, and by how much the treated ones are better.
     """
     pairs = []
     for order in range(1, ORDERS + 1):
@@ -183,20 +173,12 @@ def fresh_order(batches: Sequence[Item], steps: int, order: int) -> list[Item]:
 
 
 def reached(run: Run | None) -> float:
-    """The held-out loss of a run; infinite where there is none.
-
-    Returns:
-        The loss.
-    """
+    """The held-out loss of a run; infinite where there is none."""
     return math.inf if run is None or math.isnan(run.held_out) else run.held_out
 
 
 def better(treated: float, plain: float) -> bool:
-    """Whether a loss is lower by 1 % at least.
-
-    Returns:
-        True if it is.
-    """
+    """Whether a loss is lower by 1 % at least."""
     return math.isfinite(treated) and (not math.isfinite(plain) or plain - treated > GAIN * abs(plain))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from theta0 import load_start_, save_start
-from theta0.initializers import Mmd, MmdStep, RandomLabels, RandomLabelStep, mmd_, random_labels_
+from theta0.initializers import Mmd, MmdStep, RandomLabels, RandomLabelStep, initialize
 from theta0.papers.datasets import Dataset
 from theta0.papers.lee2023mmd.setting import unlabelled
 from theta0.papers.models import Draw, draw_weights_, fully_connected, small_cnn
@@ -148,16 +148,13 @@ def pretrain_(model: nn.Module, data: Dataset, description: Configuration, check
     batches, steps, seed = unlabelled(data.train_x), description["steps"], 1_000 + description["run"]
     history = history_store(checkpoint)
     if description["method"] == "random labels":
-        return random_labels_(
-            model,
-            batches,
-            steps=steps,
-            generator=seed,
-            progress=_Windows(history, ("loss",)),
-            report=lambda done: history.append({"step": "result"}, _labels_result(done)),
+        labels = initialize(
+            "random-labels", model, batches, steps=steps, generator=seed, progress=_Windows(history, ("loss",))
         )
+        return _kept(model, history, labels, _labels_result(labels))
     uniformity, degenerate, detachment = description["weights"]
-    return mmd_(
+    done = initialize(
+        "mmd",
         model,
         batches,
         perturbations=description["perturbations"],
@@ -168,9 +165,16 @@ def pretrain_(model: nn.Module, data: Dataset, description: Configuration, check
         steps=steps,
         generator=seed,
         progress=_Windows(history, ("loss", "uniformity", "degenerate", "detachment")),
-        report=lambda done: history.append({"step": "result"}, _mmd_result(done)),
         checkpoint=checkpoint,
     )
+    return _kept(model, history, done, _mmd_result(done))
+
+
+def _kept(model: nn.Module, history: Store, done: Mmd | RandomLabels, result: dict[str, Any]) -> nn.Module:
+    history.append({"step": "result"}, result)
+    if done.interrupted:
+        raise KeyboardInterrupt
+    return model
 
 
 def history_store(checkpoint: Path) -> Store:
@@ -216,11 +220,11 @@ class _Windows:  # a class because it adds up between calls
 
 
 def _mmd_result(done: Mmd) -> dict[str, Any]:
-    return {"before": vars(done.before), "after": vars(done.after), "kept": done.kept, "cost": done.cost}
+    return {"before": vars(done.before), "after": vars(done.after), "kept": done.best_step, "cost": done.cost}
 
 
 def _labels_result(done: RandomLabels) -> dict[str, Any]:
-    return {"kept": done.kept, "cost": done.cost}
+    return {"kept": done.best_step, "cost": done.cost}
 
 
 def _name(description: Configuration) -> str:

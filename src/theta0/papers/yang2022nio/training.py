@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from theta0.initializers import ScaleSearch, gradinit_, nio_, unit_variance_
+from theta0.initializers import initialize, unit_variance_
 from theta0.measurements import gradients
 from theta0.papers.datasets import Dataset
 from theta0.papers.sweeps import Configuration
@@ -117,29 +117,30 @@ def augmented(x: Float[Tensor, "n c h w"], generator: torch.Generator) -> Float[
 
 def _start_(model: nn.Module, batches: Batches, configuration: Configuration, samples: int) -> tuple[str | None, float]:
     """Treat the Kaiming start; where a method refuses it stays as it is."""
-    reports: list[ScaleSearch] = []
     start, steps = configuration["start"], configuration["search_steps"]
     options: dict[str, Any] = {"steps": steps, "max_batches": None}
     if steps is None:  # the source's recipe
-        found = next(
+        recipe = next(
             r
             for r in (CIFAR100 if configuration["classes"] == 100 else CIFAR10)
             if (r.network, r.batch_norm) == (configuration["network"], configuration["batch_norm"])
         )
-        nio = found.keywords(samples)
+        nio = recipe.keywords(samples)
         options["steps"] = nio["steps"]
     else:
         nio = options
     try:
         if start == "nio":
-            nio_(model, batches, "cross_entropy", **nio, generator=configuration["seed"], report=reports.append)
+            found = initialize("nio", model, batches, "cross_entropy", **nio, generator=configuration["seed"])
         elif start == "gradinit":
-            gradinit_(model, batches, "cross_entropy", **options, report=reports.append)
-        elif start == "lsuv":
-            unit_variance_(model, batches[:1], draw="orthogonal", generator=configuration["seed"])
+            found = initialize("gradinit", model, batches, "cross_entropy", **options)
+        else:
+            if start == "lsuv":
+                unit_variance_(model, batches[:1], draw="orthogonal", generator=configuration["seed"])
+            return None, 0.0
     except ValueError as error:
-        return str(error), reports[0].cost if reports else 0.0
-    return None, reports[0].cost if reports else 0.0
+        return str(error), 0.0
+    return None if found.kept else found.refusal, found.cost
 
 
 def _numbers(model: nn.Module, batches: Batches) -> dict[str, float]:

@@ -1,0 +1,189 @@
+"""What is put back: a model and random generators after a look, a start after a failure, the conditions of a pass."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
+
+from theta0._trace.interpreter import no_dropout
+
+# Where nn.Module keeps what can be registered: copied one level deeper than other attributes.
+_REGISTRIES = (
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_non_persistent_buffers_set",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+
+
+@contextmanager
+def preserve_state(model: nn.Module) -> Iterator[None]:
+    """Within the block the model may be run, trained or reparametrised; afterwards it is bit for bit as before.
+
+    What is restored, also when the block raises: parameter and buffer values, the tensor objects themselves, `.grad`,
+    `requires_grad`, train or eval modes, hooks, classes (a parametrization changes them) and plain attributes of every
+    module; and the random state of torch (CPU and accelerators), numpy and `random`. Compiled regions run eagerly
+    meanwhile: they are opaque, and compiling them for a look at them would leave its cache behind.
+    """
+    restore = snapshot(model)
+    with preserve_randomness():
+        try:
+            with torch.compiler.set_stance("force_eager"):
+                yield
+        finally:
+            restore()
+
+
+@contextmanager
+def transaction(model: nn.Module) -> Iterator[None]:
+    """Changes within the block stay, unless it raises: then the model is bit for bit as before.
+
+    The random state is as before in any case, and nothing is recorded for autograd.
+    """
+    restore = snapshot(model)
+    with preserve_randomness(), torch.no_grad():
+        try:
+            yield
+        except BaseException:
+            restore()
+            raise
+
+
+@contextmanager
+def preserve_buffers(model: nn.Module) -> Iterator[None]:
+    """Within the block buffers may move, as running statistics do at every pass; afterwards they are put back."""
+    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in kept:
+            buffer.data.copy_(value)  # through .data: the graph may have saved the buffer
+
+
+@contextmanager
+def preserve_randomness() -> Iterator[None]:
+    """Within the block every global random number generator may be drawn from and seeded; afterwards it is as before.
+
+    Those of torch on the CPU and on every accelerator, of numpy and of `random`.
+    """
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    devices = [backend for backend in (torch.cuda, torch.xpu) if backend.is_available()]
+    accelerators = [backend.get_rng_state_all() for backend in devices]
+    mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        for backend, states in zip(devices, accelerators, strict=True):
+            backend.set_rng_state_all(states)
+        if mps is not None:
+            torch.mps.set_rng_state(mps)
+
+
+@contextmanager
+def twice_differentiable(model: nn.Module) -> Iterator[None]:
+    """Within the block a forward pass of the model has a double backward; afterwards the model is as it was.
+
+    Dropout is off (modules, functionals, attention and recurrent layers); attention runs on the kernel written in
+    plain operations, since the fused ones have no double backward; recurrent layers run without cuDNN for the same
+    reason; compiled regions run eagerly. Modes stay as found, so batch normalisation in training mode uses
+    batch statistics; the running ones are put back.
+    """
+    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    with ExitStack() as stack:
+        stack.enter_context(preserve_state(model))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if recurrent:
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        for module in model.modules():
+            if isinstance(module, _DropoutNd):
+                module.training = False
+            elif isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
+                module.dropout = 0.0
+        yield
+
+
+@contextmanager
+def functorch_safe(model: nn.Module) -> Iterator[None]:
+    """As `twice_differentiable`, functional dropout and the fused transformer path off too: every transform follows."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with twice_differentiable(model), no_dropout():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+@contextmanager
+def steady(model: nn.Module) -> Iterator[None]:
+    """Within the block functional dropout is off and compiled regions run eagerly; buffers are put back afterwards."""
+    with preserve_buffers(model), torch.compiler.set_stance("force_eager"), no_dropout():
+        yield
+
+
+@contextmanager
+def deterministic(model: nn.Module, seed: int = 0) -> Iterator[None]:
+    """As `steady`, and draws depend on the seed alone; the caller puts the random state back.
+
+    Without it spectral normalisation, which moves its buffers at every pass, or stochastic depth would make each
+    product one of another matrix.
+    """
+    torch.manual_seed(seed)
+    with steady(model):
+        yield
+
+
+def snapshot(model: nn.Module) -> Callable[[], None]:
+    """Remember a model's whole state.
+
+    Memory: one copy of the parameters and buffers.
+
+    Returns:
+        A function that puts the model back into that state, bit for bit; it may be called more than once.
+    """
+    modules = [(module, module.__class__, _copied(module.__dict__)) for module in model.modules()]
+    initialized = [t for t in [*model.parameters(), *model.buffers()] if not is_lazy(t) and not t.is_meta]
+    tensors = [(tensor, tensor.detach().clone()) for tensor in initialized]
+    leaves = [(p, p.grad, p.requires_grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
+
+    def restore() -> None:
+        for module, kind, attributes in modules:
+            module.__class__ = kind
+            module.__dict__.clear()
+            module.__dict__.update(_copied(attributes))
+        with torch.no_grad():
+            for tensor, value in tensors:
+                tensor.data.copy_(value)
+            for parameter, gradient, requires_grad, kept in leaves:
+                parameter.requires_grad_(requires_grad)
+                parameter.grad = gradient
+                if gradient is not None and kept is not None:
+                    gradient.copy_(kept)
+
+    return restore
+
+
+def _copied(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.copy() if name in _REGISTRIES else value for name, value in attributes.items()}
