@@ -1,4 +1,4 @@
-"""The largest learning rate at which each optimizer is stable at a top curvature of λ, and the share of it to try first."""
+"""The largest rate at which each optimizer is stable at a top curvature of λ, and the share of it to try first."""
 
 from theta0._training import OptimizerSettings
 
