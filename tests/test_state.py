@@ -12,8 +12,8 @@ from cases import Case, case, each_diverse_case, flat, mlp, normal
 from states import randomness, state_of
 from theta0._models import unwrapped
 from theta0._state import preserve_state, snapshot
-from theta0.curvature import suggest_learning_rate
 from theta0.diagnosis import diagnose
+from theta0.experiments import suggest_learning_rate
 from theta0.measurements import activation_shift, gradients, neuron_shifts, signals
 
 
