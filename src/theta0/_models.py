@@ -46,11 +46,7 @@ def outputs_with(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Any
 
 
 def main_output(outputs: Any) -> Tensor | None:
-    """The tensor that stands for a model's output: the tensor itself, `.logits`, or the first floating tensor inside.
-
-    Returns:
-        The tensor, or None.
-    """
+    """The tensor that stands for a model's output: itself, its `.logits`, or the first floating tensor inside."""
     logits = getattr(outputs, "logits", None)
     if logits is None and isinstance(outputs, Mapping):
         logits = outputs.get("logits")
@@ -78,10 +74,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The one device on which a model's parameters and buffers lie.
-
-    Returns:
-        The device; the CPU for a model without any.
+    """The one device on which a model's parameters and buffers lie; the CPU for a model without any.
 
     Raises:
         ValueError: if there are several, or the parameters have no data.

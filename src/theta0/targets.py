@@ -39,10 +39,7 @@ class Target:
 
 
 def load_target(name: str) -> Target:
-    """Run a target file and build what it defines.
-
-    Args:
-        name: a Python file, or `module:` for an importable module.
+    """Run a target file (`module:` for an importable module) and build what it defines.
 
     Raises:
         ValueError: if the file is missing, cannot be run, or lacks something; the message says which and where.

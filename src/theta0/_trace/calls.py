@@ -88,12 +88,7 @@ def calls_handler(
 ) -> Handler:
     """A handler that shows every application of a weight and every nonlinearity behind one; for one pass.
 
-    Args:
-        linear: shown each application of a weight, after it.
-        nonlinearity: shown each nonlinearity, before it.
-
-    Returns:
-        The handler; its note on a tensor is an `Origin`.
+    Weights are shown after the call, nonlinearities before it; the note on a tensor is an `Origin`.
     """
     counts: dict[str, int] = {}
 
@@ -135,14 +130,7 @@ def trace_calls(
 ) -> Iterator[Interpreter]:
     """Within the block, every application of a weight and every nonlinearity that the model calls is shown.
 
-    Args:
-        model: the model that will be called; only its own weights count.
-        linear: shown each application of a weight, after it.
-        nonlinearity: shown each nonlinearity, before it.
-        further: other handlers of the same pass.
-
-    Yields:
-        The interpreter.
+    Weights are shown after the call, nonlinearities before it; `further` handlers see the same pass.
     """
     with trace(model, calls_handler(linear, nonlinearity), *further) as interpreter:
         yield interpreter

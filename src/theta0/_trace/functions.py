@@ -229,11 +229,7 @@ SPECS: Mapping[Callable[..., Any], Spec] = _table()
 
 
 def argument(place: Argument | None, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """An argument given by position or by keyword.
-
-    Returns:
-        Its value; None where it was not given.
-    """
+    """An argument given by position or by keyword; None where it was not given."""
     if place is None:
         return None
     position, keyword = place

@@ -13,15 +13,8 @@ def by_sample(
 
     The axis over samples is the one that the function fixes, or the first of two that has the batch's length. Where
     there is none, rows are divided among the samples if that is possible, else every row counts as a sample.
-
-    Args:
-        values: the output.
-        unit_axis: over units, from the end.
-        sample_axis: over samples among the other axes, where the function fixes it.
-        samples: how many the batch has.
-
-    Returns:
-        The values, a view where possible, and the axes over samples and over units.
+    `unit_axis` counts from the end, `sample_axis` among the other axes. Returned are the values, a view where possible,
+    and the axes over samples and over units.
     """
     units = values.dim() + unit_axis
     if sample_axis == 1 and values.dim() == 2 and len(values) % samples == 0:  # attention flattens (length, batch)

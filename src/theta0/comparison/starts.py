@@ -79,10 +79,7 @@ class Makers:  # a class because starts that were made are kept until the race i
         return initialised(model)
 
     def make(self, start: str, seed: int) -> Made:
-        """A start, made once.
-
-        Returns:
-            The start; its model stands at it until another start of the same model is made.
+        """A start, made once; its model stands at it until another start of the same model is made.
 
         Raises:
             UnmadeError: if the method cannot make it, with the reason.

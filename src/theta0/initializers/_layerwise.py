@@ -62,10 +62,8 @@ class Sweeps:
 def left_alone(skip: Collection[str], model: nn.Module, batch: Batch) -> frozenset[str]:
     """What a caller asks to skip, checked: an entry that names nothing would be silently without effect.
 
-    Args:
-        skip: paths of layers, or of modules with all that is in them.
-        model: the model.
-        batch: shows the layers that are no modules, such as attention's projections.
+    Entries are paths of layers, or of modules with all that is in them; the batch shows the layers that are no modules,
+    such as attention's projections.
 
     Raises:
         ValueError: an entry names neither a module nor a layer.
@@ -95,17 +93,11 @@ def swept(
 ) -> Sweeps:
     """Pass over the batches until nothing is changed any more, ten times at most.
 
-    A weight is adjusted at its first call in a pass, and the output of that call with it, so that the layers behind
-    see what they will get. Where a weight has several calls (more batches, or several places), the next pass aims the
-    first call at what makes all of them right together.
-
-    Args:
-        model: changed in place.
-        batches: what is passed over.
-        skip: from `left_alone`.
-        measure: moments of a call's output: one number, or one for each unit.
-        adjust: changes a weight, its bias and the call's output to reach a goal; whether it did.
-        is_off: whether the moments over all calls are too far from what is wanted.
+    A weight is adjusted at its first call in a pass, and the output of that call with it, so that the layers behind see
+    what they will get. Where a weight has several calls (more batches, or several places), the next pass aims the first
+    call at what makes all of them right together. `measure` gives the moments of a call's output, one number or one for
+    each unit; `adjust` changes a weight, its bias and the output to reach a goal, and says whether it did; `is_off`
+    judges the moments over all calls.
     """
     state = Sweeps(skip)
     for _ in range(_SWEEPS):
@@ -156,11 +148,6 @@ def _goal(first: Moments, pooled: Moments) -> Goal:
 def multiply(call: LinearCall, factor: float | Tensor, who: str) -> None:
     """Scale a weight where it is kept: a parameter or a view of one in place, else through its parametrization.
 
-    Args:
-        call: the weight as it is applied.
-        factor: a number, or what `per_unit` makes.
-        who: the initializer, for the message.
-
     Raises:
         ValueError: a parametrization does not follow an assignment.
     """
@@ -175,11 +162,7 @@ def multiply(call: LinearCall, factor: float | Tensor, who: str) -> None:
 
 
 def per_unit(call: LinearCall, values: Tensor) -> Tensor:
-    """One value for each unit of a call, in a shape that multiplies its weight.
-
-    Returns:
-        A tensor that broadcasts against `call.weight`.
-    """
+    """One value for each unit of a call, in a shape that multiplies its weight."""
     weight = call.weight
     if call.kind == "matmul":
         return values
@@ -192,11 +175,6 @@ def per_unit(call: LinearCall, values: Tensor) -> Tensor:
 
 def refuse_constant(who: str, call: LinearCall, deviation: float) -> NoReturn:
     """Refuse a layer whose output no scale can bring to unit variance.
-
-    Args:
-        who: the initializer.
-        call: the layer.
-        deviation: of its output: 0 or not finite.
 
     Raises:
         ValueError: always.
@@ -212,14 +190,9 @@ def refuse_constant(who: str, call: LinearCall, deviation: float) -> NoReturn:
 def draw_weights(
     law: str, generator: Randomness, skip: frozenset[str], found: list[Layer], *, std: float = 1.0
 ) -> None:
-    """Draw new weights, each from the stream of its name; half precision is drawn in float32.
+    """Draw new weights, "normal" of deviation `std` or "orthogonal" of that gain, each from the stream of its name.
 
-    Args:
-        law: "normal", of deviation `std`, or "orthogonal", of that gain.
-        generator: a seed, a generator or None.
-        skip: from `left_alone`.
-        found: the model's layers.
-        std: the deviation.
+    Half precision is drawn in float32.
     """
     stream = streams(generator)
     for layer in found:

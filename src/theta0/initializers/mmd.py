@@ -396,15 +396,8 @@ def mmd_terms(
 ) -> Terms:
     """The loss of lee2023mmd, equation 23, on one batch.
 
-    Perturbations are split over the ranks of a process group, which must be given the same inputs.
-
-    Args:
-        around: the perturbed model.
-        inputs: a batch, at least two samples.
-        weights: of the terms.
-        seed: of the perturbations, the uniform points and, beyond ten, the classes; equal on all ranks.
-        perturbations: how many, and how many uniform points a sample.
-        memory: as in `perturbed_outputs`.
+    Perturbations are split over the ranks of a process group, which must be given the same inputs. The seed, equal on
+    all ranks, is that of perturbations, uniform points (as many a sample) and, beyond ten, classes.
     """
     stream = streams(seed)
     seeds = share(perturbation_seeds(perturbations, stream("perturbations")))
@@ -427,10 +420,6 @@ def mmd_terms(
 
 def same_everywhere(inputs: Any, number: int) -> None:
     """Check that all ranks were given the same batch.
-
-    Args:
-        inputs: the batch.
-        number: of the batch, for the message.
 
     Raises:
         ValueError: if they were not.

@@ -62,9 +62,6 @@ class ScaledNetwork:
     def loss_of(self, batch: Batch) -> Tensor:
         """The loss of a batch at the present parameters.
 
-        Returns:
-            A 0-d tensor in the graph of the parameters.
-
         Raises:
             ValueError: if it is not finite, or does not depend on a parameter.
         """
@@ -94,15 +91,7 @@ class ScaledNetwork:
         return [torch.zeros_like(p) if g is None else g for g, p in zip(dense, wanted, strict=True)]
 
     def pulled_back(self, gradients: Sequence[Gradients], directions: Sequence[Gradients]) -> Gradients:
-        """Σ_d H_d u_d: the derivative of Σ_d g_d · u_d, u held constant, over the tensors that have a scale.
-
-        Args:
-            gradients: g_d, with their graphs.
-            directions: u_d.
-
-        Returns:
-            One for each scale.
-        """
+        """Σ_d H_d u_d: the derivative of Σ_d g_d · u_d, u held constant, over the tensors that have a scale."""
         pairs = [
             (g, u.to(g.dtype))
             for row, along in zip(gradients, directions, strict=True)
@@ -117,11 +106,7 @@ class ScaledNetwork:
         return [torch.zeros_like(p) if g is None else g.detach() for g, p in zip(found, wanted, strict=True)]
 
     def slopes(self, derivative: Sequence[Tensor]) -> Float64[Tensor, " scales"]:
-        """From a derivative over the scaled tensors to one over the logarithms of the scales, averaged over ranks.
-
-        Returns:
-            ⟨derivative, θ⟩ of each tensor.
-        """
+        """⟨derivative, θ⟩ of each tensor, the derivative over the logarithms of the scales, averaged over ranks."""
         products = [
             (d.double() * self.parameters[name].detach().double()).sum()
             for d, name in zip(derivative, self.start, strict=True)
@@ -130,13 +115,7 @@ class ScaledNetwork:
 
 
 def scaled_network(model: nn.Module, loss: Loss, batch: Batch, seed: int = 0) -> ScaledNetwork:
-    """Give a network scales, after a look at whether its gradients can be differentiated.
-
-    Args:
-        model: the network; the caller restores it.
-        loss: a name, a callable, or None.
-        batch: to look at.
-        seed: of what the forward pass draws.
+    """Give scales to a network, which the caller restores; its gradients must be differentiable.
 
     Raises:
         ValueError: if there is no tensor to scale, or the gradient is zero, not finite, or cannot be differentiated.
@@ -162,12 +141,7 @@ def scaled_network(model: nn.Module, loss: Loss, batch: Batch, seed: int = 0) ->
 
 
 def norm_of(gradients: Sequence[Tensor], order: int = 2) -> float:
-    """The norm of a gradient over all its tensors, in float64 and without underflow.
-
-    Args:
-        gradients: the tensors.
-        order: 1 or 2.
-    """
+    """The norm of a gradient over all its tensors, in float64 and without underflow."""
     norms = torch.stack([torch.linalg.vector_norm(g.detach(), order, dtype=torch.float64) for g in gradients])
     return float(torch.linalg.vector_norm(norms, order))
 

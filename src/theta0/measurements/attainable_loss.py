@@ -40,12 +40,9 @@ class AttainableLoss:
 def attainable_loss(kind: str, outputs: Tensor, targets: Tensor, interval: Interval) -> AttainableLoss | None:
     """The least loss within an interval, in closed form.
 
-    Cross-entropy over C classes: log(1 + (C-1) exp(low - high)); of inner products of unit vectors, whose other
-    classes cannot all lie opposite, low is -high/(C-1) (the simplex). Binary cross-entropy and squared error: the best
-    output for each target is the unconfined best, clamped to the interval.
-
-    Returns:
-        The loss; None where targets and outputs do not match.
+    Cross-entropy over C classes: log(1 + (C-1) exp(low - high)); of inner products of unit vectors, whose other classes
+    cannot all lie opposite, low is -high/(C-1) (the simplex). Binary cross-entropy and squared error: the best output
+    for each target is the unconfined best, clamped to the interval. None where targets and outputs do not match.
     """
     low, high = interval.low, interval.high
     if kind in ("cross_entropy", "nll"):
@@ -117,14 +114,7 @@ _PAIRING = frozenset(("add", "subtract", "multiply", "compare", "choose"))
 
 
 def comparison_handler(compared: Compared) -> Handler:
-    """A handler that follows intervals through a forward pass and its loss, and finds what the loss compares.
-
-    Args:
-        compared: what is found is written there.
-
-    Returns:
-        The handler; its note on a tensor is `Known`.
-    """
+    """A handler that follows intervals (its notes, `Known`) through model and loss, finding what the loss compares."""
 
     def interval(value: Any, step: Step) -> Interval | None:
         return (step.note(value, handler) or _NOTHING).interval if isinstance(value, Tensor) else None

@@ -265,9 +265,6 @@ def _sub_batch_gram(
 ) -> GradientGram:
     """The Gram matrix of the gradients of equal parts of all batches together.
 
-    Returns:
-        The matrix, a row for each part.
-
     Raises:
         ValueError: if the parts cannot be made, or a gradient is not finite.
     """

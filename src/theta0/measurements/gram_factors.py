@@ -87,18 +87,10 @@ Factors = Outer | Explicit
 def factors_of(
     use: Use, gradient: Tensor, scale: float, parameter: Tensor, places: Layout, start: int
 ) -> Factors | None:
-    """The per-sample gradients of one use.
+    """The per-sample gradients of one use, as factors; None where this kind of use has no short form.
 
-    Args:
-        use: the use.
-        gradient: of the sum of the sample losses, with respect to the use's output, near 1.
-        scale: what it is to be multiplied by.
-        parameter: the whole parameter.
-        places: where the output keeps its samples.
-        start: the first sample's number in the Gram matrix.
-
-    Returns:
-        Their factors; None where this kind of use has no short form.
+    `gradient` is that of the sum of the sample losses at the use's output, to be multiplied by `scale`; `start` is the
+    first sample's number in the Gram matrix.
     """
     if use.call is None:
         return _elementwise(use, gradient, parameter, places, start, scale)
@@ -250,10 +242,6 @@ def flattened_shape(parameter: Tensor, factors: list[Factors]) -> tuple[int, int
 
 
 def alike(factors: list[Any]) -> bool:
-    """Whether the factors of one parameter can be multiplied with each other.
-
-    Returns:
-        False where some are written out and others are not, or they are grouped differently.
-    """
+    """Whether the factors of one parameter can be multiplied: all or none written out, and grouped alike."""
     outer = [f for f in factors if isinstance(f, Outer)]
     return not outer or (len(outer) == len(factors) and len({f.groups for f in outer}) == 1)

@@ -106,9 +106,8 @@ def parameter_gram(
 ) -> tuple[Gram | None, Route, float, float]:
     """One parameter's share of the Gram matrix from the factors of its gradients, checked on the probes.
 
-    Returns:
-        The share (None where there is no short form, or it does not reproduce the probes' gradients), the route, its
-        multiplications, and those that the parameter's gradient takes.
+    The share is None where there is no short form, or it does not reproduce the probes' gradients. With it come the
+    route, its multiplications, and those that the parameter's gradient takes.
     """
     if not any(name in p.reached for p in passes):
         return torch.zeros(samples, samples, dtype=torch.float64, device=parameter.device), "unused", 0.0, 0.0

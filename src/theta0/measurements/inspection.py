@@ -95,11 +95,7 @@ class Inspectors:
 
 
 def inspectors(model: nn.Module) -> Inspectors:
-    """Handlers for one pass over a step, and where they write.
-
-    Returns:
-        The handlers, to stand behind the one that shows applications of weights.
-    """
+    """Handlers for one pass over a step, to stand behind the one that shows applications of weights."""
     found = Inspection()
     linear, inputs = _inputs_handler(found)
     comparison = comparison_handler(found.compared)

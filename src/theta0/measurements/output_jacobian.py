@@ -40,13 +40,6 @@ def _statistics_handler(noted: list[tuple[Tensor, Tensor]], given: list[tuple[Te
 
     Otherwise a sample's logits depend on other samples' inputs, and the sum over the batch of what follows a
     normalization does not depend on its inputs at all. Those of another pass still depend on the parameters.
-
-    Args:
-        noted: where statistics are noted, if none are given.
-        given: those of another pass.
-
-    Returns:
-        The handler.
     """
     others = None if given is None else iter(given)
 
@@ -83,16 +76,8 @@ def jacobian_norms(
 
     x_0 is the input (the output of embeddings where inputs are integers) and x_l the output of the l-th linear map. One
     backward pass a class, and a few more to tell the samples apart; where something is shared by several samples, one a
-    sample and class. The statistics of batch normalisation do not count as functions of x, only of the parameters.
-
-    Args:
-        model: prepared by the caller (dropout off, twice differentiable).
-        inputs: a batch.
-        classes: which logits; None for all.
-        differentiable: whether the norms have a derivative.
-
-    Returns:
-        The norms.
+    sample and class. The statistics of batch normalisation do not count as functions of x, only of the parameters. The
+    caller has prepared the model (dropout off, twice differentiable); `classes` None takes all.
     """
     logits, places = _forward(model, inputs)
     chosen = tuple(range(logits.shape[1])) if classes is None else classes
@@ -104,16 +89,8 @@ def detachment_loss(
 ) -> Float[Tensor, ""]:
     r"""L_iod (lee2023mmd, equation 22): the mean over samples and classes of $\max_l (1 - \|J^{(i)}(x_l)\|)^2$.
 
-    Where there are more than `classes` classes, as many are drawn uniformly, which leaves the expectation as it is.
-
-    Args:
-        model: prepared by the caller (dropout off, twice differentiable).
-        inputs: a batch.
-        generator: draws the classes.
-        classes: how many at most.
-
-    Returns:
-        A number, differentiable in the parameters.
+    Where there are more than `classes` classes, as many are drawn uniformly, which leaves the expectation as it is. The
+    caller has prepared the model as for `jacobian_norms`.
     """
     logits, places = _forward(model, inputs)
     count = logits.shape[1]

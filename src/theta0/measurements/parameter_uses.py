@@ -122,9 +122,6 @@ def uses_of(model: nn.Module) -> Iterator[Uses]:
 
     Recognised are linear maps, convolutions, matrix products and embeddings, their biases, the affine parameters of
     normalisations, PReLU, and sums and products with a parameter; a parameter may be used several times, or by a view.
-
-    Yields:
-        What has been seen so far.
     """
     names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
     uses = Uses()

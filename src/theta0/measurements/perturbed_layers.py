@@ -70,9 +70,6 @@ def _layout(one: tuple[int, ...], other: tuple[int, ...], counts: tuple[int, int
 def axes_of(shapes: Sequence[tuple[int, ...]], layouts: Sequence[Layout], rows: int) -> list[int]:
     """The axes that hold perturbations × samples in what a call takes from the inputs.
 
-    Returns:
-        One for each shape.
-
     Raises:
         UnsupportedCall: if the layouts are not of these shapes.
     """
@@ -95,11 +92,7 @@ def over_perturbations(
 ) -> Any:
     """A function with other values of some arguments for each perturbation.
 
-    Args:
-        func: any function of tensors.
-        args: its positional arguments.
-        options: its keyword arguments.
-        values: by the identity of an argument, its values and the axis along which the perturbations lie.
+    `values` are by the identity of an argument, with the axis along which perturbations lie.
 
     Raises:
         UnsupportedCall: if torch cannot map the function.
@@ -138,11 +131,7 @@ def extent_of(size: Sequence[int], kernel: Sequence[int], stride: Any, padding: 
 
 
 def patches(images: Tensor, kernel: Sequence[int], stride: Any, padding: Any, dilation: Any) -> Tensor:
-    """What a two-dimensional convolution multiplies with its kernel, a row for each image and position.
-
-    Returns:
-        (images · positions) × (channels · kernel).
-    """
+    """What a two-dimensional convolution multiplies with its kernel, a row for each image and position."""
     columns = F.unfold(images, tuple(kernel), dilation, padding, stride)
     return columns.mT.reshape(-1, columns.shape[1])
 
@@ -164,13 +153,7 @@ def batch_norm_beside(
 ) -> Tensor:
     """Batch normalisation of each perturbation's rows: their channels stand side by side in one call.
 
-    Args:
-        input: (count · samples) × channels × positions.
-        count: of perturbations.
-        vectors: mean, variance, gain and shift, each of count · channels entries or None.
-        training: whether batch statistics are used.
-        momentum: of running statistics.
-        eps: added to the variance.
+    `vectors` are mean, variance, gain and shift, each of count · channels entries or None.
     """
     beside = split_axis(input, 0, count).transpose(0, 1).flatten(1, 2)
     mean, variance, gain, shift = vectors

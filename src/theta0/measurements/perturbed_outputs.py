@@ -104,15 +104,8 @@ def perturbed_outputs(
 def neighbourhood(model: nn.Module, inputs: Any, scale: float) -> Neighbourhood:
     """Find each parameter's deviation, and whether perturbations can share one pass.
 
-    They can if the outputs of three perturbations in one pass are those of three passes of the perturbed model.
-
-    Args:
-        model: prepared by the caller (dropout off).
-        inputs: a batch.
-        scale: s.
-
-    Returns:
-        The neighbourhood; what a pass keeps was measured on this batch.
+    They can if the outputs of three perturbations in one pass are those of three passes of the perturbed model. The
+    caller has prepared the model (dropout off); what a pass keeps is measured on this batch.
     """
     samples = samples_of(inputs)
     with steady(model):
@@ -135,15 +128,7 @@ def sampled(
     memory: int = MEMORY,
     prefer: Preference = "counted",
 ) -> PerturbedOutputs:
-    """The logits of the perturbations that the seeds stand for.
-
-    Args:
-        around: from `neighbourhood`.
-        inputs: a batch.
-        seeds: one for each perturbation.
-        memory: as in `perturbed_outputs`.
-        prefer: as in `perturbed_outputs`.
-    """
+    """The logits of the perturbations that the seeds stand for."""
     samples = samples_of(inputs)
     each = around.bytes * samples + around.weight_bytes * (around.obstacle is not None or prefer == "explicit")
     size = max(1, min(len(seeds), int(memory / max(each, 1.0))))

@@ -85,11 +85,7 @@ class Ancestry:  # grows during a pass; a plain accumulator
 def residual_handler(ancestry: Ancestry) -> Handler:
     """A handler that finds the residual branches of one forward pass; what a loss adds up is no branch.
 
-    Args:
-        ancestry: what is found is written there.
-
-    Returns:
-        The handler; its note on a tensor is the tensor's ancestors.
+    Its note on a tensor is the tensor's ancestors.
     """
 
     def after(step: Step, result: Any) -> int | None:
@@ -119,9 +115,6 @@ def residual_stream(model: nn.Module, batch: Batch) -> ResidualStream:
     A branch is what is added to a tensor that it was made from, or, where the shortcut has weights of its own, the
     summand with more weights since the two parted. The last weight may belong to a layer, a normalisation, an
     attention's output or a parameter that multiplies. The model is left as it was.
-
-    Returns:
-        Endings and sums; none where nothing is added to what it was made from.
     """
     ancestry = Ancestry()
     # With gradients: a forward pass may differentiate, as of a differential equation.

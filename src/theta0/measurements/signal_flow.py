@@ -60,16 +60,9 @@ Rule = Callable[[SignalStep], tuple[Any, Any]]
 def flow(model: nn.Module, inputs: Any, rule: Rule, note: Any = None) -> tuple[Tensor, Any]:
     """Run a model in evaluation mode, with a rule in place of every function that the inputs reach.
 
-    What does not depend on the inputs (weights, constants) is computed as written. Modes are put back.
-
-    Args:
-        model: the model.
-        inputs: its inputs; their floating tensors start the signal.
-        rule: `step -> (result, note)`; the note travels with the result.
-        note: what the inputs start with.
-
-    Returns:
-        The main output as the rules made it, and its note.
+    What does not depend on the inputs (weights, constants) is computed as written. Modes are put back. The rule's note
+    travels with its result, `note` being that of the inputs. Returned are the main output as the rules made it, and its
+    note.
 
     Raises:
         ValueError: the inputs reach a function whose role is not known, or do not reach the output.
@@ -113,13 +106,6 @@ def _signal_handler(rule: Rule) -> Handler:
 
 def ones_for(model: nn.Module, example: Any) -> Any:
     """One sample of ones in the form of an example, or as wide as the first linear layer where there is none.
-
-    Args:
-        model: gives the width where there is no example.
-        example: a batch of inputs, or None.
-
-    Returns:
-        Inputs with a batch axis of length 1.
 
     Raises:
         ValueError: an example is needed, or has nothing that could be one.

@@ -117,16 +117,7 @@ class Observation:
 
 
 def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observation:
-    """Watch one forward and one backward pass per batch, for all that a diagnosis asks of them.
-
-    Args:
-        model: any module with shapes; left bit-identical.
-        batches: batches already read.
-        loss: a name, a callable or None.
-
-    Returns:
-        Records, inspection and residual stream.
-    """
+    """Watch one forward and one backward pass per batch, for all that a diagnosis asks of them."""
     layers: dict[str, _Layer] = {}
     totals = _Totals(len(batches))
     watched, ancestry = inspectors(model), Ancestry()
@@ -266,11 +257,7 @@ def _observe_slope(layer: _Layer, number: int, call: NonlinearityCall) -> None:
 
 
 def _alive(call: NonlinearityCall, z: Tensor, unit_axis: int, derivative: Tensor | None) -> Tensor:
-    """Which units have a slope that is not zero at some sample and position; by their extreme values where these say.
-
-    Returns:
-        A boolean for each unit.
-    """
+    """Which units have a nonzero slope at some sample and position; by their extreme values where these say."""
     others = [axis for axis in range(z.dim()) if axis != z.dim() + unit_axis]
     if call.spec.alive and others:
         extreme = z.amax(others) if call.spec.alive == "above" else z.amin(others)

@@ -13,11 +13,6 @@ def overlapping(batch: Batch, parts: int, overlap: float) -> list[Batch]:
     at equal steps but for rounding. The numbers of samples that neighbours share then differ by one at most, and from
     r b by less than three, which is much where b is small.
 
-    Args:
-        batch: the batch.
-        parts: D.
-        overlap: r.
-
     Example:
         >>> import torch
         >>> [part.inputs.tolist() for part in overlapping(Batch(torch.arange(6), None, 6), 2, 0.5)]
@@ -28,15 +23,6 @@ def overlapping(batch: Batch, parts: int, overlap: float) -> list[Batch]:
 
 def overlapping_cuts(samples: int, parts: int, overlap: float, *, number: int = 0) -> list[slice]:
     """Which samples are in which part, as in `overlapping`.
-
-    Args:
-        samples: B.
-        parts: D.
-        overlap: r.
-        number: the batch's number, for errors.
-
-    Returns:
-        One slice for each part.
 
     Raises:
         ValueError: if D or r is out of range, there are fewer samples than D, or parts would be the same.
@@ -63,10 +49,6 @@ def overlapping_cuts(samples: int, parts: int, overlap: float, *, number: int = 
 
 def require_parts(parts: int, overlap: float) -> None:
     """Refuse what suits no batch.
-
-    Args:
-        parts: D.
-        overlap: r.
 
     Raises:
         ValueError: if D is no whole number from 2, or r is out of range.

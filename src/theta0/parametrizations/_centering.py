@@ -12,12 +12,8 @@ from torch.nn.functional import pad
 def centered(weight: Float[Tensor, "*shape"], groups: int = 0) -> Float[Tensor, "*shape"]:
     """`weight` minus each unit's mean (kutsuna2019lcw §3.1).
 
-    Args:
-        weight: its first axis counts units; that of a transposed convolution counts input channels instead.
-        groups: a transposed convolution's groups; 0 for every other layer.
-
-    Returns:
-        A new tensor, layout kept; |Σ| / Σ|·| per unit stays at rounding level however large the mean was.
+    The first axis counts units, but input channels in a transposed convolution (its `groups` are not 0). |Σ| / Σ|·| per
+    unit stays at rounding level however large the mean was.
     """
     if groups:
         return _centered_over(torch.unflatten(weight, 0, (groups, -1)), (1, *range(3, weight.dim() + 1))).flatten(0, 1)
@@ -27,8 +23,7 @@ def centered(weight: Float[Tensor, "*shape"], groups: int = 0) -> Float[Tensor, 
 def from_basis(v: Float[Tensor, "units coordinates"]) -> Float[Tensor, "units fan_in"]:
     """B v, B being columns 2..m of the Householder reflection that sends 1/√m to -e₁ (kutsuna2019lcw §3.1).
 
-    Returns:
-        A new tensor; sums at rounding level as in `centered`.
+    Sums stay at rounding level as in `centered`.
     """
     return _from_basis(v) if _in_plain_operations() else _FromBasis.apply(v)  # type: ignore[no-untyped-call]
 

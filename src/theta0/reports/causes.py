@@ -22,11 +22,7 @@ class Caused:
 
 
 def by_cause(findings: Sequence[Finding]) -> list[Caused]:
-    """Fold each finding that names an earlier one as its cause under that one's own first cause.
-
-    Returns:
-        Every finding once, causes in order.
-    """
+    """Fold each finding that names an earlier one as its cause under that one's own first cause."""
     roots: dict[str, int] = {}  # of each code, the number of the first cause
     folded: dict[int, list[tuple[int, Finding]]] = {}
     for number, finding in enumerate(findings, start=1):

@@ -34,11 +34,7 @@ def comparison_verdict(found: Comparison) -> str:
 
 
 def comparison_rows(found: Comparison) -> list[tuple[str, ...]]:
-    """The leaderboard as text, a row for each start, those that could not be made last.
-
-    Returns:
-        Cells in the order of `COLUMNS`.
-    """
+    """The leaderboard as text, a row for each start, those that could not be made last."""
     candidates = {candidate.start: candidate for candidate in found.candidates}
     rows: list[tuple[str, ...]] = []
     for standing in found.standings:
@@ -53,11 +49,7 @@ def comparison_rows(found: Comparison) -> list[tuple[str, ...]]:
 
 
 def failures(found: Comparison) -> list[tuple[str, str]]:
-    """The starts that could not be made, or that diverge at every rate.
-
-    Returns:
-        Names and reasons; those that are in no standing were "not raced".
-    """
+    """The starts that diverge at every rate or could not be made ("not raced"), and why."""
     raced = {standing.start for standing in found.standings}
     return [
         (printable(e.start), ("" if e.start in raced else "not raced: ") + printable(e.reason))

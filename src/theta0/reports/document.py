@@ -85,11 +85,7 @@ def spectrum_document(change: SpectrumChange, *, target: str) -> dict[str, Any]:
 
 
 def head(target: str) -> dict[str, Any]:
-    """What every document begins with.
-
-    Returns:
-        Keys schema, theta0, target.
-    """
+    """What every document begins with: the keys schema, theta0, target."""
     return {"schema": SCHEMA, "theta0": __version__, "target": target}
 
 

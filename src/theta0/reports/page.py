@@ -133,8 +133,7 @@ def write_page(path: str | Path, result: Diagnosis | Treatment | Comparison, *, 
 def _themed(svg: str) -> Markup:
     """A drawing whose colours follow the page's light or dark mode.
 
-    Returns:
-        The drawing, marked as not to be escaped: matplotlib has escaped the names in it.
+    It is not to be escaped: matplotlib has escaped the names in it.
     """
     for colour, variable in THEMED.items():
         svg = svg.replace(colour, variable)

@@ -55,13 +55,7 @@ class FindingSection:
 
 
 def section(title: str, findings: Sequence[Finding], fates: Iterable[str] = ()) -> FindingSection:
-    """Put findings into words.
-
-    Args:
-        title: the heading.
-        findings: in the order of the diagnosis.
-        fates: what became of each; empty where nothing was treated.
-    """
+    """Put findings into words, with what became of each where something was treated."""
     outcomes = list(fates) or [""] * len(findings)
 
     def text(place: int, finding: Finding, follows: tuple[FindingText, ...] = ()) -> FindingText:

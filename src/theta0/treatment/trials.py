@@ -97,8 +97,7 @@ def measured(model: nn.Module, trial: Trial) -> Diagnosis:
 def chosen_run(model: nn.Module, trial: Trial, rate: float | None = None) -> tuple[Run, float]:
     """The short run, for the choice, of the start that the model has, which it has again afterwards.
 
-    Returns:
-        The run and the cost in gradients, of choosing a rate too.
+    With it comes the cost in gradients, of choosing a rate too.
     """
     restore = snapshot(model)
     rate, cost = rate or trial.rate, 0.0
@@ -114,11 +113,7 @@ def chosen_run(model: nn.Module, trial: Trial, rate: float | None = None) -> tup
 
 
 def slower_run(model: nn.Module, trial: Trial, rate: float) -> tuple[Run, float]:
-    """The best of runs at the rate and at lower ones.
-
-    Returns:
-        The best run, the higher rate where two are within 1 %, and the cost of all.
-    """
+    """The best of runs at the rate and at lower ones, the higher where two are within 1 %, and the cost of all."""
     runs = [chosen_run(model, trial, rate * factor) for factor in _SLOWER]
     best = runs[0][0]
     for run, _ in runs[1:]:
@@ -128,15 +123,7 @@ def slower_run(model: nn.Module, trial: Trial, rate: float) -> tuple[Run, float]
 
 
 def proof(untreated: nn.Module, treated: nn.Module, trial: Trial, rates: tuple[float, float], starts: Starts) -> Proof:
-    """Train both starts over fresh data orders, with the same noise, and compare them on the batches kept back.
-
-    Args:
-        untreated: the model as given.
-        treated: the same module, or a wrapper of it.
-        trial: data and budget.
-        rates: of both.
-        starts: put the model into the one start and the other.
-    """
+    """Train both starts over fresh data orders, with the same noise, and compare them on the batches kept back."""
     pairs = []
     for order in range(1, ORDERS + 1):
         train = fresh_order(trial.rest, trial.steps, order)
@@ -160,11 +147,7 @@ def proof(untreated: nn.Module, treated: nn.Module, trial: Trial, rates: tuple[f
 
 
 def fresh_order(batches: Sequence[Item], steps: int, order: int) -> list[Item]:
-    """Batches for a number of steps, shuffled anew in each epoch.
-
-    Returns:
-        One batch for each step.
-    """
+    """Batches for a number of steps, one each, shuffled anew in each epoch."""
     generator = streams(order)("order of the data")
     found: list[Item] = []
     while len(found) < steps:
