@@ -67,10 +67,8 @@ def pooled(m: Moments, axis: int | None = None) -> Moments:
 class SampleMoments:
     """Moments over samples of a layer's output.
 
-    Attributes:
-        count: how many samples.
-        mean: over samples, at every position of every unit.
-        squares: the sum, over samples, positions and units, of squared deviations from that mean.
+    `mean` is that over samples, at every position of every unit; `squares` sums squared deviations from it over all
+    three.
     """
 
     count: int

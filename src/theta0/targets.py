@@ -19,14 +19,7 @@ from theta0._training import checked_optimizer
 class Target:
     """What a target file defines.
 
-    Attributes:
-        name: as given on the command line.
-        model: the model that `model()` built.
-        batches: what `batches()` returned.
-        loss: a name, a callable or None.
-        optimizer: the user's optimizer, or None.
-        learning_rate: its rate, or None.
-        build: the file's `model()`, which builds another one.
+    `learning_rate` is the optimizer's; `build` is the file's `model()`, which builds another one.
     """
 
     name: str

@@ -50,15 +50,8 @@ class Handler:
 class Step:  # not frozen: one is made for every function, and freezing costs more than the rest of it
     """One torch function that runs.
 
-    Attributes:
-        function: what is called.
-        spec: what is known of it; None for a function that is not in the table.
-        arguments: positional arguments.
-        options: keyword arguments.
-        number: its place in the pass, from 0.
-        tensors: the tensors among the arguments, each once.
-        interpreter: the interpreter that runs it.
-        attention: the attention call inside which it runs, if any.
+    `spec` is None for a function that is not in the table, `number` its place in the pass, `tensors` are those among
+    the arguments, each once; `attention` is the attention call inside which it runs, if any.
     """
 
     function: Callable[..., Any]

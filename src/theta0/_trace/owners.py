@@ -13,11 +13,8 @@ ROOT = "(model)"  # the path of a weight that belongs to the model itself; the e
 class Owner:
     """Where a weight lives.
 
-    Attributes:
-        layer: the layer's path, as in `named_modules()`; for a bare parameter its own path.
-        module: the module that owns it.
-        attribute: the weight's name in that module.
-        parameters: the full names of the parameters behind it.
+    `layer` is its path as in `named_modules()`, for a bare parameter its own; `attribute` is the weight's name in the
+    module, `parameters` are the full names of those behind it.
     """
 
     layer: str

@@ -41,11 +41,7 @@ STARTS: Mapping[str, Remedy] = {"default": as_given, **REMEDIES}
 class Made:
     """A start that was made.
 
-    Attributes:
-        model: the model.
-        state: puts the model into the start.
-        seconds: for making it.
-        gradients: for making it, where the method tells.
+    `state` puts the model into it; `gradients` is the cost where the method tells.
     """
 
     model: nn.Module

@@ -11,12 +11,8 @@ from theta0._records import Table
 class Link:
     """What the judgements need of one layer call.
 
-    Attributes:
-        layer: its path.
-        spread: standard deviation between samples of its preactivations.
-        rms: root mean square of its preactivations.
-        backward: norm of the loss's gradient with respect to them; None where it was not measured.
-        numbers: all that was measured there.
+    `spread` is the standard deviation between samples of its preactivations, `rms` their root mean square, `backward`
+    the norm of the loss's gradient with respect to them.
     """
 
     layer: str

@@ -111,13 +111,7 @@ class Mmd:
 
 @dataclass(frozen=True)
 class Weights:
-    """How the terms add up (lee2023mmd, equation 23).
-
-    Attributes:
-        uniformity: of L_uni.
-        degenerate: λ, of L_sd.
-        detachment: ξ, of L_iod.
-    """
+    """How the terms add up: the weight of L_uni, λ of L_sd and ξ of L_iod (lee2023mmd, equation 23)."""
 
     uniformity: float
     degenerate: float
@@ -126,14 +120,10 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The loss on one batch.
+    """The loss on one batch: L_uni (lee2023mmd, equations 9 and 10), L_sd (14) and L_iod (22).
 
-    Attributes:
-        loss: the weighted sum; on several ranks the derivatives of all of them sum to the whole one.
-        uniformity: L_uni (equations 9 and 10).
-        degenerate: L_sd (equation 14).
-        detachment: L_iod (equation 22).
-        outputs: the perturbed outputs of this rank's share.
+    `loss` is their weighted sum; on several ranks the derivatives of all of them sum to the whole one. `outputs` are
+    those of this rank's share.
     """
 
     loss: Tensor

@@ -81,13 +81,9 @@ class ScaleSearch:
 class SearchSettings:
     """How a search is made.
 
-    Attributes:
-        gradient_norm_cap: the largest gradient norm, as a multiple of the starting one or absolute; infinite for none.
-        cap_unit: which.
-        learning_rate: the largest relative change of a scale in one step.
-        steps: how many, batches in turn.
-        lower_bound: the least scale.
-        raw: Adam's steps on the scales themselves, as in the research code.
+    The cap is a multiple of the starting norm or absolute, as `cap_unit` says, infinite for none; `learning_rate` is
+    the largest relative change of a scale in one step. `raw`: Adam's steps on the scales themselves, as in the research
+    code.
     """
 
     gradient_norm_cap: float

@@ -37,14 +37,8 @@ class ScaledNetwork:
     """θ = s ∘ θ₀, one scale s for each tensor that is trained and not zero.
 
     The scaled values are written into the parameters themselves, so that tied tensors share a scale, bare ones have
-    one, and what a parametrization computes follows; whoever searches puts the model back (`preserve_state`).
-
-    Attributes:
-        model: the network.
-        loss: a name, a callable, or None.
-        parameters: all trained tensors by name: the gradient is taken over these.
-        start: θ₀ by name, of those that have a scale.
-        seed: of what the forward pass draws.
+    one, and what a parametrization computes follows; whoever searches puts the model back (`preserve_state`). The
+    gradient is taken over `parameters`, all trained tensors; `start` is θ₀ of those that have a scale.
     """
 
     model: nn.Module
@@ -150,11 +144,8 @@ def norm_of(gradients: Sequence[Tensor], order: int = 2) -> float:
 class Slope:
     """What an objective says of one batch at the present scales.
 
-    Attributes:
-        quality: objective and norm.
-        constrained: whether `derivative` is the norm's, because it exceeds the cap.
-        derivative: over the tensors that have a scale, of what is to be descended.
-        cost: in gradients of the batch.
+    `constrained` says whether the derivative is the norm's, because it exceeds the cap; the cost is in gradients of the
+    batch.
     """
 
     quality: Quality
@@ -167,13 +158,8 @@ class Slope:
 class Objective:
     """What a search is for.
 
-    Attributes:
-        method: its name.
-        quantity: what `Quality.objective` is, in words.
-        higher: whether more of it is better.
-        slope: `(network, batch, cap)` to the slope.
-        quality: `(network, batch)` to the quality.
-        quality_cost: in gradients of the batch.
+    `quantity` says in words what `Quality.objective` is, `slope` takes `(network, batch, cap)`, `quality` takes
+    `(network, batch)`; costs are in gradients of the batch.
     """
 
     method: str

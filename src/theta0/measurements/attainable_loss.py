@@ -70,10 +70,7 @@ def attainable_loss(kind: str, outputs: Tensor, targets: Tensor, interval: Inter
 class Broadcast:
     """Outputs and targets that do not match, stretched against each other.
 
-    Attributes:
-        output: the outputs' shape.
-        target: the targets'.
-        terms: how many terms result.
+    `terms` is how many terms result.
     """
 
     output: tuple[int, ...]
@@ -85,9 +82,7 @@ class Broadcast:
 class Known:
     """What is noted of a tensor.
 
-    Attributes:
-        interval: where its entries lie.
-        side: "output" or "target" where it is made from those; a loss compares the two.
+    `side` is "output" or "target" where it is made from those; a loss compares the two.
     """
 
     interval: Interval | None
@@ -98,10 +93,7 @@ class Known:
 class Compared:  # grows during a pass; a plain accumulator
     """What a loss compares.
 
-    Attributes:
-        losses: how low each of its terms can get.
-        broadcasts: outputs and targets of unlike shapes.
-        has_sides: whether outputs and targets were marked.
+    `losses` say how low each of its terms can get, `has_sides` whether outputs and targets were marked.
     """
 
     losses: list[AttainableLoss] = field(default_factory=list)

@@ -150,11 +150,7 @@ def gradients(
 
 
 def gradient_norms(gram: GradientGram) -> Float64[Tensor, " n"]:
-    """‖g_i‖ of every sample.
-
-    Returns:
-        The norms.
-    """
+    """‖g_i‖ of every sample."""
     return gram.gram.diagonal().clamp_min(0).sqrt()
 
 

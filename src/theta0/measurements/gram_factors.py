@@ -68,11 +68,8 @@ class Outer:
 class Explicit:
     """Per-sample gradients of a part of a parameter, written out.
 
-    Attributes:
-        start: the first sample's number in the Gram matrix.
-        values: the gradients, `(sample, entry)`, near 1.
-        entries: which entries of the flat parameter they belong to; None for all in order.
-        scale: what they are to be multiplied by.
+    `values` are near 1 and to be multiplied by `scale`; `entries` are those of the flat parameter, None for all in
+    order. `start` is the first sample's number in the Gram matrix.
     """
 
     start: int

@@ -28,12 +28,7 @@ Gram = Float64[Tensor, "n n"]
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """One sample differentiated alone, by plain differentiation.
-
-    Attributes:
-        number: the sample's number in the Gram matrix.
-        gradients: its gradient, by parameter name.
-    """
+    """One sample, by its number in the Gram matrix, differentiated alone, by plain differentiation."""
 
     number: int
     gradients: dict[str, Tensor]
@@ -43,13 +38,8 @@ class Probe:
 class BatchPass:
     """What one batch contributes.
 
-    Attributes:
-        batch: the batch.
-        start: its first sample's number in the Gram matrix.
-        losses: its sample loss.
-        factors: by parameter name, the factors of its per-sample gradients; None where they have no short form.
-        reached: parameters in the loss's graph.
-        probes: some of its samples alone.
+    `start` is its first sample's number in the Gram matrix, `reached` are the parameters in the loss's graph. Factors
+    are None where the per-sample gradients of a parameter have no short form.
     """
 
     batch: Batch

@@ -24,10 +24,8 @@ _LINEAR = {"linear", "conv", "conv_transpose", "matmul"}
 class JacobianNorms:
     """‖∂ logit_i / ∂ x_l‖ at every sample.
 
-    Attributes:
-        layers: l: "(input)" first where the inputs are real numbers, then every linear map but the last.
-        classes: i.
-        norms: the Frobenius norms, differentiable in the parameters if that was asked for.
+    Layers are "(input)" first where the inputs are real numbers, then every linear map but the last. The norms are
+    differentiable in the parameters if that was asked for.
     """
 
     layers: tuple[str, ...]

@@ -17,13 +17,7 @@ from theta0.measurements.degeneracy import starved_share
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One forward pass.
-
-    Attributes:
-        batch: what went in.
-        outputs: what came out, detached where it is a tensor.
-        loss: its loss; None where there is none.
-    """
+    """One forward pass: what went in, what came out, detached where it is a tensor, and its loss, if any."""
 
     batch: Batch
     outputs: Any

@@ -45,9 +45,7 @@ class Use:
 class Uses:
     """What one forward pass showed; grows while it runs.
 
-    Attributes:
-        found: the uses, in execution order.
-        batch_statistics: names of normalisations that used statistics of the batch.
+    `batch_statistics` names the normalisations that used statistics of the batch.
     """
 
     found: list[Use] = field(default_factory=list)

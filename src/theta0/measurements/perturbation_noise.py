@@ -23,10 +23,9 @@ _SINGLE_JITTERS = (1e-5, 1e-4, 1e-3)
 class Noise:
     """The perturbations ε₁ … ε_P of one pass.
 
-    Attributes:
-        deviations: σ by the identity of the parameter; parameters without one are not perturbed.
-        generators: one a perturbation, so that a draw depends neither on the others nor on who draws them.
-        drawn: whole draws made so far, by the identity of the parameter: every use of it sees the same one.
+    `deviations` are σ by the identity of the parameter; those without one are not perturbed. There is a generator a
+    perturbation, so that a draw depends neither on the others nor on who draws them; `drawn` holds whole draws, so that
+    every use of a parameter sees the same one.
     """
 
     deviations: Mapping[int, float]

@@ -22,10 +22,7 @@ _CHUNK = 32  # samples differentiated at a time under vmap
 class SampleLoss:
     """The sum of sample losses ℓ_i over any part of a batch; the batch's own loss is their mean or their sum.
 
-    Attributes:
-        loss: the loss as given.
-        weight: what the loss of a part is multiplied by.
-        by_size: whether also by the part's number of samples (a mean).
+    The loss of a part is multiplied by `weight` and, where `by_size` (a mean), by the part's number of samples.
     """
 
     loss: Loss

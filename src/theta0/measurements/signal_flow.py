@@ -19,14 +19,8 @@ from theta0._trace.interpreter import PROCEED, Handler, Step, trace
 class SignalStep:
     """One function applied to the signal.
 
-    Attributes:
-        function: what is called.
-        spec: what is known of it.
-        arguments: positional arguments, as given.
-        options: keyword arguments, as given.
-        signals: the tensors among them that depend on the input, and what has been noted of each.
-        path: the path of the module that runs; "" for the model itself.
-        place: the same with its kind, for messages.
+    `signals` are the tensors among the arguments that depend on the input, and what has been noted of each; `path` is
+    that of the module that runs, `place` the same with its kind, for messages.
     """
 
     function: Callable[..., Any]

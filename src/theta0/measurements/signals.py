@@ -105,10 +105,7 @@ def signals(
 class Observation:
     """What one forward and backward pass per batch shows.
 
-    Attributes:
-        records: the numbers that `signals` returns.
-        inspection: what the first batch's step was given and compared.
-        stream: the residual stream of the first batch.
+    Inspection and residual stream are those of the first batch.
     """
 
     records: list[Record]
@@ -140,11 +137,7 @@ def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observat
 class _Totals:  # grows batch by batch; a plain accumulator
     """What all batches add up to.
 
-    Attributes:
-        batches: how many there are.
-        passes: the forward passes.
-        gradients: of the mean loss, by parameter.
-        squares: the squared norm of each batch's gradient.
+    `gradients` are those of the mean loss, `squares` the squared norm of each batch's.
     """
 
     batches: int

@@ -56,14 +56,9 @@ class _Discrepancy(torch.autograd.Function):  # value and derivative share their
 class _Pairs:
     """Where pairs lie: points among themselves, points × uniform, uniform among themselves, in one vector.
 
-    Attributes:
-        inner: flat places of pairs i < j among the points.
-        outer: likewise among the uniform ones.
-        squares: room for the squared distances of all pairs.
-        power: room for powers of the kernel.
-        kernel: room for their sum.
-        slope: room for derivatives.
-        grid: room for two matrices of differences; memory fresh at every step costs as much as the arithmetic.
+    `inner` and `outer` are flat places of pairs i < j among the points and among the uniform ones. The rest is room for
+    squared distances, the kernel's powers, their sum, derivatives and two matrices of differences: memory fresh at
+    every step costs as much as the arithmetic.
     """
 
     inner: Tensor

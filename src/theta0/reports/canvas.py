@@ -48,10 +48,7 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 class Scale:
     """A vertical axis shared by several panels.
 
-    Attributes:
-        low: its lower end.
-        high: its upper end.
-        threshold: below this magnitude a symmetric-logarithmic axis is linear; 0 is a linear axis throughout.
+    Below the magnitude `threshold` a symmetric-logarithmic axis is linear; 0 is a linear axis throughout.
     """
 
     low: float

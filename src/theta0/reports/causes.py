@@ -10,10 +10,7 @@ from theta0.diagnosis.results import Finding
 class Caused:
     """A finding that follows from no other, and those that follow from it.
 
-    Attributes:
-        number: its place among all findings, from 1.
-        finding: the cause.
-        consequences: numbers and findings, also those that follow from a consequence.
+    `number` is its place among all findings, from 1; consequences, too, have theirs.
     """
 
     number: int

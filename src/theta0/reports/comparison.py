@@ -59,11 +59,7 @@ def failures(found: Comparison) -> list[tuple[str, str]]:
 
 
 def comparison_report(found: Comparison, *, target: str) -> RenderableType:
-    """A race for the terminal.
-
-    Returns:
-        What a rich console prints.
-    """
+    """A race for the terminal, as a rich console prints it."""
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False)
     for column in COLUMNS[:_ON_SCREEN]:
         grid.add_column(column, justify="left" if column == "start" else "right", no_wrap=True)
@@ -86,11 +82,7 @@ def notes(found: Comparison) -> str:
 
 
 def comparison_document(found: Comparison, *, target: str) -> dict[str, Any]:
-    """A race as a JSON object.
-
-    Returns:
-        Keys schema, theta0, target, comparison, cost_in_gradients.
-    """
+    """A race as a JSON object with the keys schema, theta0, target, comparison, cost_in_gradients."""
     winner = None if found.winner is None else {"start": found.winner.start, "rate": found.winner.rate}
     standings = [asdict(standing) | {"mean": standing.mean, "spread": standing.spread} for standing in found.standings]
     body = asdict(found) | {"standings": standings, "winner": winner}

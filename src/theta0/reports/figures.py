@@ -28,10 +28,7 @@ Starts = Sequence[tuple[str, Diagnosis]]
 class Panel:
     """One drawn chart.
 
-    Attributes:
-        title: what it shows.
-        description: what is to be seen in it, for those who cannot see it.
-        svg: the drawing, a whole `<svg>` element.
+    The description is for those who cannot see it; `svg` is a whole element.
     """
 
     title: str
@@ -41,12 +38,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Boxes:
-    """The five quantiles of a signal at every layer.
-
-    Attributes:
-        layers: names in execution order.
-        quantiles: per layer the 1, 25, 50, 75 and 99 % quantiles.
-    """
+    """The 1, 25, 50, 75 and 99 % quantiles of a signal at every layer, in execution order."""
 
     layers: tuple[str, ...]
     quantiles: tuple[tuple[float, ...], ...]
@@ -56,10 +48,7 @@ class Boxes:
 class Series:
     """Numbers in order at one start: per layer, or per training step.
 
-    Attributes:
-        label: which start.
-        values: the numbers; NaN where there is none.
-        end: a number that stands for the whole series, such as the held-out loss after the last step; NaN if none.
+    NaN is where there is none; `end` stands for the whole series, such as the held-out loss after the last step.
     """
 
     label: str

@@ -15,9 +15,7 @@ ALIKE_SHARE = 0.1
 class Fold:
     """Consecutive layers shown as one row of a table.
 
-    Attributes:
-        layers: their names; a single one is a row of its own.
-        alike: whether every quantity is about the same at all of them.
+    They are `alike` if every quantity is about the same at all of them; a single one is a row of its own.
     """
 
     layers: tuple[str, ...]

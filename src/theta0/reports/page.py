@@ -58,10 +58,7 @@ THEMED = {
 class LayerTable:
     """Every layer in numbers.
 
-    Attributes:
-        title: the heading.
-        columns: the quantities' short names.
-        rows: per layer the numbers of the findings that begin there, its name, and a cell per column.
+    A row has the numbers of the findings that begin at a layer, its name, and a cell per column.
     """
 
     title: str
@@ -111,11 +108,7 @@ class Content:
 
 
 def write_page(path: str | Path, result: Diagnosis | Treatment | Comparison, *, target: str) -> Path:
-    """Write a result as one self-contained HTML page; folders on the way are made.
-
-    Returns:
-        The file written.
-    """
+    """Write a result as one self-contained HTML page, and return the file; folders on the way are made."""
     path = Path(path)
     loader = PackageLoader("theta0.reports", ".")
     environment = Environment(

@@ -12,18 +12,7 @@ from theta0.reports.wording import counted_severities, extent, located, number, 
 class FindingText:
     """What a page says of one finding.
 
-    Attributes:
-        number: its place among all findings, from 1; charts and tables name it by this.
-        severity: `error`, `warning` or `note`.
-        located: what it is and where it begins.
-        extent: how far it reaches.
-        fate: what became of it through the treatment; empty where there was none.
-        message: two sentences.
-        value: the number that shows it.
-        threshold: the number that it was held against.
-        source: where the threshold comes from.
-        remedy: the command or line that mends it.
-        follows: what follows from it.
+    Charts and tables name it by its number among all findings, from 1; `fate` is empty where nothing was treated.
     """
 
     number: int
@@ -41,13 +30,7 @@ class FindingText:
 
 @dataclass(frozen=True)
 class FindingSection:
-    """Findings under one heading.
-
-    Attributes:
-        title: the heading.
-        counts: how many of each severity.
-        findings: those that follow from no other, with those that follow from them.
-    """
+    """Findings under one heading: those that follow from no other, with those that follow from them."""
 
     title: str
     counts: str

@@ -29,13 +29,8 @@ _ROUNDS = 3  # remedies on top of each other
 class _Start:
     """A start that was tried.
 
-    Attributes:
-        names: the remedies that made it, in order.
-        state: puts the model into it.
-        after: its diagnosis.
-        run: its run of the choice.
-        model: the model, or a wrapper of it.
-        left: what its last remedy left as it was, and why, as the end of a sentence.
+    `names` are the remedies that made it, in order; `state` puts the model into it, and `model` may be a wrapper;
+    `left` is what its last remedy left as it was, and why, as the end of a sentence.
     """
 
     names: tuple[str, ...]

@@ -54,9 +54,8 @@ class Trial:
 class Proof:
     """Paired runs from the start as given and from the treated one.
 
-    Attributes:
-        pairs: the two runs of each data order.
-        gains: by which share of the loss each treated run is better, at most 1; -1 where it diverged.
+    A pair is the two runs of a data order, its gain by which share of the loss the treated one is better, at most 1; -1
+    where it diverged.
     """
 
     pairs: tuple[tuple[Run, Run], ...]
