@@ -132,11 +132,7 @@ def with_shapes(model: nn.Module, batch: Batch) -> nn.Module:
 
 
 def initialised(model: nn.Module) -> nn.Module:
-    """The user's module without wrappers, if its weights exist and can be changed.
-
-    Raises:
-        ValueError: if it has lazy parameters, which get their shapes and values in the first forward pass.
-    """
+    """The user's module without wrappers; refused if it has lazy parameters, whose values do not exist yet."""
     model = unwrapped(model)
     lazy = [name for name, p in [*model.named_parameters(), *model.named_buffers()] if is_lazy(p)]
     if lazy:

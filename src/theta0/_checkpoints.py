@@ -52,11 +52,7 @@ def read_start(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a file that `write_tensors` wrote.
-
-    Raises:
-        ValueError: if the file is missing, or not written by theta0.
-    """
+    """Read a file that `write_tensors` wrote; others are refused."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})

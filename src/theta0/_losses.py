@@ -33,11 +33,7 @@ _DEFAULTS = {"weight": None, "pos_weight": None, "reduction": "mean", "label_smo
 
 
 def checked(loss: Loss) -> Loss:
-    """The loss, if it can be one.
-
-    Raises:
-        ValueError: if it is neither a known name, a callable, nor None.
-    """
+    """The loss, if it can be one: a known name, a callable, or None."""
     if loss is None or callable(loss) or (isinstance(loss, str) and loss in _NAMED):
         return loss
     raise ValueError(
@@ -56,11 +52,7 @@ def name_of(loss: Loss) -> LossName | None:
 
 
 def loss_of(model: nn.Module, batch: Batch, loss: Loss) -> tuple[Tensor, Any]:
-    """Run the model on a batch, in the mode in which it is, and apply the loss: its 0-d tensor, and the outputs.
-
-    Raises:
-        ValueError: if the model or the loss raises, or the loss is no scalar.
-    """
+    """Run the model on a batch, in the mode in which it is, and apply the loss: its 0-d tensor, and the outputs."""
     inputs = batch.inputs if loss is None else without_labels(batch.inputs)
     outputs = checked_forward(model, replace(batch, inputs=inputs))
     value = applied(loss, outputs, batch)
@@ -68,11 +60,7 @@ def loss_of(model: nn.Module, batch: Batch, loss: Loss) -> tuple[Tensor, Any]:
 
 
 def applied(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
-    """Apply a loss to outputs.
-
-    Raises:
-        ValueError: if the loss raises, is missing, or is no scalar.
-    """
+    """Apply a loss to outputs; it must give a scalar."""
     if loss is None:
         own = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
         if not isinstance(own, Tensor):

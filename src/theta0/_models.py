@@ -57,11 +57,7 @@ def main_output(outputs: Any) -> Tensor | None:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The user's module inside `torch.compile`, DataParallel or DistributedDataParallel wrappers.
-
-    Raises:
-        ValueError: if it is no module.
-    """
+    """The user's module inside `torch.compile`, DataParallel or DistributedDataParallel wrappers."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model: expected a torch.nn.Module, got {model!r:.100}")
     while True:
@@ -74,11 +70,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The one device on which a model's parameters and buffers lie; the CPU for a model without any.
-
-    Raises:
-        ValueError: if there are several, or the parameters have no data.
-    """
+    """The one device of a model's parameters and buffers, which must have data; the CPU for a model without any."""
     devices = {t.device for t in [*model.parameters(), *model.buffers()]}
     if any(device.type == "meta" for device in devices):
         raise ValueError(

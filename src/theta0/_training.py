@@ -47,11 +47,7 @@ class OptimizerSettings:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot be used.
-
-        Raises:
-            ValueError: if they cannot.
-        """
+        """Refuse settings that cannot be used."""
         checked_optimizer(self.optimizer)
         if not all(0 <= share < 1 for share in (self.momentum, *self.betas, self.alpha)):
             raise ValueError(
@@ -90,11 +86,7 @@ class Run:
 
 
 def checked_optimizer(name: str) -> str:
-    """The name, if it is an optimizer's.
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """The name, if it is an optimizer's."""
     if not isinstance(name, str) or name not in OPTIMIZERS:
         raise ValueError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, got {name!r}")
     return name

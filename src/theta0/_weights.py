@@ -44,11 +44,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters over which curvature is taken: those that require a gradient, each once.
-
-    Raises:
-        ValueError: if there is none, or they are sharded.
-    """
+    """The parameters that require a gradient, each once; refused if there is none, or they are sharded."""
     for name, parameter in model.named_parameters():
         # By name: the class lives in a sub-package that not every build of torch has.
         kinds = {kind.__name__ for kind in type(parameter).__mro__} | {type(parameter.data).__name__}
@@ -119,11 +115,7 @@ def assign_weight(module: nn.Module, attribute: str, value: Tensor, *, exact: bo
 
 
 def scale_weight(module: nn.Module, attribute: str, factor: float | Tensor, *, part: Tensor | None = None) -> None:
-    """Multiply a weight, or a part (a view) of it, where it is kept: in place, or through its parametrization.
-
-    Raises:
-        ValueError: as `assign_weight`.
-    """
+    """Multiply a weight, or a part (a view) of it, where it is kept: in place, or through its parametrization."""
     with torch.no_grad():
         if part is not None and not parametrize.is_parametrized(module, attribute):
             part.data.mul_(factor)

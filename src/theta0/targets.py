@@ -32,11 +32,7 @@ class Target:
 
 
 def load_target(name: str) -> Target:
-    """Run a target file (`module:` for an importable module) and build what it defines.
-
-    Raises:
-        ValueError: if the file is missing, cannot be run, or lacks something; the message says which and where.
-    """
+    """Run a target file (`module:` for an importable module) and build what it defines."""
     module = _imported(name[:-1]) if name.endswith(":") and name != ":" else _run_file(Path(name))
     model = _called(module, name, "model")
     if not isinstance(model, nn.Module):

@@ -132,11 +132,7 @@ def winning_start_(
 
 
 def _check_arguments(starts: Sequence[str], rates: Any, steps: int, seeds: int, budget_s: float | None) -> None:
-    """Refuse what cannot be raced.
-
-    Raises:
-        ValueError: on an unknown start, a rate that is not positive, no step, no seed or no time.
-    """
+    """Refuse an unknown start, a rate that is not positive, no step, no seed or no time."""
     unknown = [start for start in starts if start not in STARTS]
     if unknown or not starts:
         raise ValueError(f"starts: expected names out of {', '.join(STARTS)}, got {', '.join(unknown) or 'none'}")

@@ -146,11 +146,7 @@ def _goal(first: Moments, pooled: Moments) -> Goal:
 
 
 def multiply(call: LinearCall, factor: float | Tensor, who: str) -> None:
-    """Scale a weight where it is kept: a parameter or a view of one in place, else through its parametrization.
-
-    Raises:
-        ValueError: a parametrization does not follow an assignment.
-    """
+    """Scale a weight where it is kept: a parameter or a view of one in place, else through its parametrization."""
     owner = call.owner
     try:
         scale_weight(owner.module, owner.attribute, factor, part=call.weight)
@@ -174,11 +170,7 @@ def per_unit(call: LinearCall, values: Tensor) -> Tensor:
 
 
 def refuse_constant(who: str, call: LinearCall, deviation: float) -> NoReturn:
-    """Refuse a layer whose output no scale can bring to unit variance.
-
-    Raises:
-        ValueError: always.
-    """
+    """Refuse a layer whose output no scale can bring to unit variance."""
     how = "does not vary" if deviation == 0 else "is not finite"
     raise ValueError(
         f"{who}: layer {call.layer!r}: expected an output that varies, got one that {how} "

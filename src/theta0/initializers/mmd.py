@@ -409,11 +409,7 @@ def mmd_terms(
 
 
 def same_everywhere(inputs: Any, number: int) -> None:
-    """Check that all ranks were given the same batch.
-
-    Raises:
-        ValueError: if they were not.
-    """
+    """Refuse a batch that is not the same on all ranks."""
     if ranks() == 1:
         return
     leaves = [leaf.detach().double().flatten() for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]

@@ -54,11 +54,7 @@ class ScaledNetwork:
                 self.parameters[name].data.copy_(value * scale)
 
     def loss_of(self, batch: Batch) -> Tensor:
-        """The loss of a batch at the present parameters.
-
-        Raises:
-            ValueError: if it is not finite, or does not depend on a parameter.
-        """
+        """The loss of a batch at the present parameters: finite, and dependent on them."""
         with deterministic(self.model, self.seed + batch.number):
             value = loss_of(self.model, batch, self.loss)[0]
         if not torch.isfinite(value):
@@ -109,11 +105,7 @@ class ScaledNetwork:
 
 
 def scaled_network(model: nn.Module, loss: Loss, batch: Batch, seed: int = 0) -> ScaledNetwork:
-    """Give scales to a network, which the caller restores; its gradients must be differentiable.
-
-    Raises:
-        ValueError: if there is no tensor to scale, or the gradient is zero, not finite, or cannot be differentiated.
-    """
+    """Give scales to a network, which the caller restores; its gradients must exist and be differentiable."""
     trained = {id(p) for p in trained_parameters(model)}
     named = {name: p for name, p in model.named_parameters() if id(p) in trained}
     start = {name: p.detach().clone() for name, p in named.items() if p.is_floating_point() and bool(p.detach().any())}

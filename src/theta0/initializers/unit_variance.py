@@ -124,11 +124,7 @@ class _ToDeviation:  # shared by the observers of the passes
         return not abs(_deviation(pooled) / self.std - 1) <= _TOLERANCE
 
     def adjust(self, call: LinearCall, key: Key, goal: Goal) -> bool:
-        """Bring a weight's first call to its wanted deviation, output and all.
-
-        Raises:
-            ValueError: the output does not vary, or is not finite.
-        """
+        """Bring a weight's first call to its wanted deviation, output and all; it must vary."""
         had_bias = _remove_bias(call)
         deviation = _deviation(_pooled(call))
         if not (math.isfinite(deviation) and deviation > 0):

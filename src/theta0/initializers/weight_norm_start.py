@@ -144,11 +144,7 @@ class _Units:  # shared by the observers of the passes
         return not bool((spread <= _TOLERANCE).all() and (mean <= _TOLERANCE).all())
 
     def adjust(self, call: LinearCall, key: Key, goal: Goal) -> bool:
-        """Bring the units of a weight's first call to their wanted means and deviations, output and all.
-
-        Raises:
-            ValueError: no unit varies, or the output is not finite.
-        """
+        """Bring the units of a weight's first call to their wanted means and deviations, output and all."""
         found = _by_unit(call)
         deviation = found.variance.sqrt()
         typical = float(deviation.square().mean().sqrt())

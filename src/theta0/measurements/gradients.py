@@ -209,11 +209,7 @@ def path_bound(gram: GradientGram) -> float:
 
 
 def _symmetric(gram: Float64[Tensor, "n n"]) -> Float64[Tensor, "n n"]:
-    """The Gram matrix without what rounding does to its symmetry.
-
-    Raises:
-        ValueError: if it is not finite.
-    """
+    """The Gram matrix without what rounding does to its symmetry; one that is not finite is refused."""
     if not bool(torch.isfinite(gram).all()):
         raise ValueError("gradients: expected finite inner products, got NaN or infinite ones; run diagnose first")
     return (gram + gram.T) / 2
@@ -259,11 +255,7 @@ def _sub_batch_gram(
     overlap: float,
     parameters: dict[str, nn.Parameter],
 ) -> GradientGram:
-    """The Gram matrix of the gradients of equal parts of all batches together.
-
-    Raises:
-        ValueError: if the parts cannot be made, or a gradient is not finite.
-    """
+    """The Gram matrix of the gradients of equal parts of all batches together."""
     batch = _joined(batches)
     cut = overlapping(batch, parts, overlap)
     rows = []

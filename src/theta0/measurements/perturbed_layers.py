@@ -68,11 +68,7 @@ def _layout(one: tuple[int, ...], other: tuple[int, ...], counts: tuple[int, int
 
 
 def axes_of(shapes: Sequence[tuple[int, ...]], layouts: Sequence[Layout], rows: int) -> list[int]:
-    """The axes that hold perturbations × samples in what a call takes from the inputs.
-
-    Raises:
-        UnsupportedCall: if the layouts are not of these shapes.
-    """
+    """The axes that hold perturbations × samples in what a call takes from the inputs, if it is laid out so."""
     if len(layouts) != len(shapes):
         raise UnsupportedCall("what the model calls depends on the number of samples")
     for shape, at in zip(shapes, layouts, strict=True):

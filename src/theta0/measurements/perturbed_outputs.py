@@ -173,11 +173,7 @@ def samples_of(inputs: Any) -> int:
 
 
 def logits_of(outputs: Tensor) -> Float[Tensor, "perturbations samples classes"]:
-    """Check outputs of perturbed models.
-
-    Raises:
-        ValueError: if they are not rows of at least two finite logits.
-    """
+    """The outputs of perturbed models, if they are rows of at least two finite logits."""
     if outputs.dim() != 3 or outputs.shape[-1] < 2 or not outputs.is_floating_point():
         raise ValueError(
             f"model: expected outputs of samples × classes, at least two logits a sample, got {outputs.dtype} of "

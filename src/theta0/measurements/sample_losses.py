@@ -142,11 +142,7 @@ def _one_by_one(
 
 
 def gradients_of(value: Tensor, parameters: Sequence[Tensor], batch: Batch) -> list[Tensor]:
-    """Plain gradients, dense, zero where a parameter is not used.
-
-    Raises:
-        ValueError: if the loss depends on no parameter, or differentiating fails.
-    """
+    """Plain gradients, dense, zero where a parameter is not used."""
     if not value.requires_grad:
         return [torch.zeros_like(p) for p in parameters]
     try:

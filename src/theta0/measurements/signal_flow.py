@@ -140,11 +140,7 @@ def _called(model: nn.Module, inputs: Any) -> Any:
 
 
 def refuse(function: Any, place: str, reason: str) -> NoReturn:
-    """Say which function of which module cannot be followed.
-
-    Raises:
-        ValueError: always.
-    """
+    """Raise a ValueError that says which function of which module cannot be followed."""
     name = getattr(function, "__name__", str(function))
     raise ValueError(
         f"{place}: {reason}, got {name}; what can be followed are linear maps, convolutions, sums, joins, pooling, "

@@ -22,11 +22,7 @@ def overlapping(batch: Batch, parts: int, overlap: float) -> list[Batch]:
 
 
 def overlapping_cuts(samples: int, parts: int, overlap: float, *, number: int = 0) -> list[slice]:
-    """Which samples are in which part, as in `overlapping`.
-
-    Raises:
-        ValueError: if D or r is out of range, there are fewer samples than D, or parts would be the same.
-    """
+    """Which samples are in which part, as in `overlapping`; parts that would be the same are refused."""
     require_parts(parts, overlap)
     if samples < parts:
         raise ValueError(
@@ -48,11 +44,7 @@ def overlapping_cuts(samples: int, parts: int, overlap: float, *, number: int = 
 
 
 def require_parts(parts: int, overlap: float) -> None:
-    """Refuse what suits no batch.
-
-    Raises:
-        ValueError: if D is no whole number from 2, or r is out of range.
-    """
+    """Refuse what suits no batch: D that is no whole number from 2, r that is no share below 1."""
     if not hasattr(parts, "__index__") or parts < 2:
         raise ValueError(f"sub_batches: expected at least 2 parts to compare, a whole number, got {parts}")
     if not 0 <= overlap < 1:

@@ -59,11 +59,7 @@ def unrolled(by_unit: Shaped[Tensor, "units fan_in"], shape: tuple[int, ...], gr
 
 
 def checked_weight(layer: nn.Module, name: str, by: str) -> nn.Parameter:
-    """The parameter to constrain.
-
-    Raises:
-        ValueError: if the layer or the parameter cannot carry the constraint.
-    """
+    """The parameter to constrain, if the layer and the parameter can carry the constraint."""
     known = [key for key, _ in layer.named_parameters(recurse=False)]
     if not weight_names(layer) and not _has_weights(layer):
         raise ValueError(f"{by} takes {_KINDS}, not {kind_of(layer)}: {layer}")

@@ -196,11 +196,7 @@ def _require_parts_go_through(model: nn.Module, part: Batch, whole: Batch, loss:
 
 
 def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None]]:
-    """Find the start to keep: the treatment, and the function that puts the model into that start.
-
-    Raises:
-        ValueError: if the one remedy asked for cannot be applied.
-    """
+    """Find the start to keep: the treatment, and the function that puts the model into that start."""
     search.tell("measuring the start as given")
     before = search.diagnosed()
     given = _Start((), search.restore, before, None, search.model)
