@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from theta0._trace.calls import LinearCall
 from theta0._trace.layers import geometry
-from theta0.measurements.parameter_uses import Layout, Use
+from theta0._trace.layouts import Layout
+from theta0.measurements.parameter_uses import Use
 
 
 @dataclass(frozen=True, eq=False)

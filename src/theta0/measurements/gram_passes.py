@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from theta0._batches import Batch, sliced
 from theta0._losses import Loss, loss_of
 from theta0._models import graph_nodes
+from theta0._trace.layouts import Layout, layout
 from theta0._training import count_gradients
 from theta0.measurements.gram_factors import Factors, alike, factors_of, normalised
 from theta0.measurements.gram_products import Route, gram_of, gram_of_rows, multiplications
-from theta0.measurements.parameter_uses import Layout, Uses, layout, uses_of
+from theta0.measurements.parameter_uses import Uses, uses_of
 from theta0.measurements.sample_losses import (
     SampleLoss,
     gradients_of,

@@ -15,7 +15,7 @@ from theta0._randomness import Randomness, streams
 from theta0._state import steady, twice_differentiable
 from theta0.measurements.perturbation_noise import Noise, deviations_of, draw, noise_from, perturbation_seeds
 from theta0.measurements.perturbed_calls import PerturbedCalls, Preference
-from theta0.measurements.perturbed_layers import Layout, UnsupportedCall, layouts_of, split_axis
+from theta0.measurements.perturbed_layers import Rows, UnsupportedCall, rows_of, split_axis
 
 MEMORY = 2**30
 _PROBES = 3  # perturbations on which the one-pass route is compared with a pass for each
@@ -42,7 +42,7 @@ class Neighbourhood:
     names: Mapping[int, str]
     reused: frozenset[int]
     obstacle: str | None
-    layouts: Sequence[Sequence[Layout]]
+    layouts: Sequence[Sequence[Rows]]
     bytes: float
     weight_bytes: float
 
@@ -205,7 +205,7 @@ def _obstacle(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> str | Non
     return "one pass over a repeated batch does not give what separate passes give: its samples meet"
 
 
-def _layouts(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> list[list[Layout]]:
+def _layouts(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> list[list[Rows]]:
     shapes = []
     for count in _REPETITIONS:
         noise = noise_from(calls.noise.deviations, torch.arange(count))
@@ -217,7 +217,7 @@ def _layouts(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> list[list[
         ):  # with gradients, as later: some layers call others without
             called(model, dry.inputs(inputs))
         shapes.append(dry.shapes)
-    return layouts_of(shapes, _REPETITIONS, calls.samples)
+    return rows_of(shapes, _REPETITIONS, calls.samples)
 
 
 def _with_derivatives(outputs: Tensor, trained: list[nn.Parameter]) -> list[Tensor]:

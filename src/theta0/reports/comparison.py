@@ -10,7 +10,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from theta0.comparison.results import Comparison, Standing
-from theta0.reports.document import finite, head
+from theta0.reports.document import document
 from theta0.reports.wording import counted, number, printable, shortened
 
 COLUMNS = ("start", "held-out", "spread", "seeds", "rate", "suggested", "first loss", "made in", "gradients")
@@ -87,8 +87,7 @@ def comparison_document(found: Comparison, *, target: str) -> dict[str, Any]:
     standings = [asdict(standing) | {"mean": standing.mean, "spread": standing.spread} for standing in found.standings]
     body = asdict(found) | {"standings": standings, "winner": winner}
     body["entrants"], body["heats"] = body.pop("candidates"), body.pop("tuning_runs")  # their names in schema 1
-    document: dict[str, Any] = finite(head(target) | {"comparison": body, "cost_in_gradients": found.cost})
-    return document
+    return document(target, {"comparison": body, "cost_in_gradients": found.cost})
 
 
 def _measured(standing: Standing) -> str:
