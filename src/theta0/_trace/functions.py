@@ -97,16 +97,7 @@ def _specs() -> Iterator[Spec]:
     """Every spec, by the name under which torch offers the function."""
     yield from _named("query", "size dim numel stride is_floating_point is_contiguous register_hook retain_grad")
     yield from _named("query", "requires_grad_ is_complex element_size data_ptr untyped_storage storage_offset item")
-    relayouts = "view reshape flatten unsqueeze squeeze contiguous clone"
-    yield from _named("positive", relayouts, keeps_range=True, relayout=True)
-    moves = """view_as reshape_as unflatten permute transpose t swapaxes swapdims movedim moveaxis to type type_as float
-    double half bfloat16 cpu cuda expand expand_as broadcast_to repeat repeat_interleave tile roll flip narrow select
-    index_select gather split chunk unbind tensor_split split_with_sizes diagonal detach identity __getitem__ adjoint
-    ravel pixel_shuffle pixel_unshuffle channel_shuffle"""
-    yield from _named("positive", moves, keeps_range=True)
-    pools = "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d"
-    yield from _named("positive", f"mean {pools}", keeps_range=True, averages=True)
-    yield from _named("positive", "sum cumsum interpolate upsample unfold fold")
+    yield from _positive()
     yield Spec("neg", "negate")
     yield Spec("__neg__", "negate")
     yield Spec("pad", "pad")
@@ -141,6 +132,20 @@ def _specs() -> Iterator[Spec]:
     yield Spec("multi_head_attention_forward", "attention", **projection)
     for name, kind in _LOSSES.items():
         yield Spec(name, "loss", kind=kind)
+
+
+def _positive() -> Iterator[Spec]:
+    """Functions that lay entries out, move, pick, add or average them, with positive weights."""
+    relayouts = "view reshape flatten unsqueeze squeeze contiguous clone"
+    yield from _named("positive", relayouts, keeps_range=True, relayout=True)
+    moves = """view_as reshape_as unflatten permute transpose t swapaxes swapdims movedim moveaxis to type type_as float
+    double half bfloat16 cpu cuda expand expand_as broadcast_to repeat repeat_interleave tile roll flip narrow select
+    index_select gather split chunk unbind tensor_split split_with_sizes diagonal detach identity __getitem__ adjoint
+    ravel pixel_shuffle pixel_unshuffle channel_shuffle"""
+    yield from _named("positive", moves, keeps_range=True)
+    pools = "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d"
+    yield from _named("positive", f"mean {pools}", keeps_range=True, averages=True)
+    yield from _named("positive", "sum cumsum interpolate upsample unfold fold")
 
 
 _LOSSES = {

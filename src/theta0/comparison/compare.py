@@ -13,7 +13,7 @@ from torch import nn
 
 from theta0._losses import Loss, checked
 from theta0._state import preserve_randomness, preserve_state
-from theta0._training import RATES, Run, checked_optimizer, probe_rate, short_run
+from theta0._training import RATES, Run, checked_optimizer, probe_rate
 from theta0.comparison.reading import read
 from theta0.comparison.results import Candidate, Comparison, Standing, TuningRun, all_diverged
 from theta0.comparison.starts import STARTS, Factory, Made, Makers, UnmadeError
@@ -195,9 +195,8 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
     def _suggested(self, made: Made) -> tuple[float, float]:
         """The rate that the curvature allows, and the one whose ten steps lower the loss most."""
         trial = self.trial
-        probed, cost = probe_rate(
-            made.model, trial.train[:4], trial.loss, optimizer=trial.optimizer, restore=made.state
-        )
+        data, name = trial.train[:4], trial.optimizer
+        probed, cost = probe_rate(made.model, data, trial.loss, optimizer=name, restore=made.state)
         self.cost += cost
         with preserve_state(made.model):
             found = allowed_rate(made.model, trial.train, trial.loss, trial.optimizer)
@@ -287,16 +286,7 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
         train = fresh_order(data, steps, seed + 1)
         began = time.perf_counter()
         try:
-            run = short_run(
-                made.model,
-                train,
-                held,
-                trial.loss,
-                optimizer=trial.optimizer,
-                rate=rate,
-                steps=steps,
-                seed=seed,
-            )
+            run = replace(trial, steps=steps).run(made.model, train, held, rate, seed)
         finally:
             made.state()
         seconds = time.perf_counter() - began

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,11 @@ class _Task:
     progress: Callable[[MmdStep], None] | None
     checkpoint: Path | None
 
+    def terms(self, batch: Batch, seed: int, weights: Weights | None = None) -> Terms:
+        """The loss on a batch."""
+        weights, count = weights or self.weights, self.perturbations
+        return mmd_terms(self.around, batch.inputs, weights, seed, perturbations=count, memory=self.memory)
+
 
 def mmd(
     model: nn.Module,
@@ -205,7 +210,7 @@ def mmd(
         ValueError: if an argument is out of range, the model is no classifier or cannot be trained, a batch has fewer
             than two samples, the loss is not finite, or the checkpoint is of another model, start or setting.
     """
-    _checked(
+    check_options(
         {"perturbations": (perturbations, 2), "steps": (0 if steps is None else steps, 0), "memory": (memory, 1)},
         {"scale": scale, "learning_rate": learning_rate},
         {"uniformity": uniformity, "degenerate": degenerate, "detachment": detachment},
@@ -265,9 +270,7 @@ def _train(task: _Task, trained: list[nn.Parameter], optimizer: torch.optim.Opti
                 batch = next(source)
                 _require_several(batch)
                 terms = _step(task, trained, optimizer, batch, stream(f"step {state.step}").initial_seed())
-                state.step += 1
-                state.open += 1
-                state.total += terms.loss
+                state.add(terms.loss)
                 if task.progress is not None:
                     task.progress(MmdStep(state.step, task.steps, terms))
                 if state.open >= WINDOW:
@@ -292,9 +295,7 @@ def _step(
 ) -> MmdTerms:
     same_everywhere(batch.inputs, batch.number)
     optimizer.zero_grad(set_to_none=True)
-    terms = mmd_terms(
-        task.around, batch.inputs, task.weights, seed, perturbations=task.perturbations, memory=task.memory
-    )
+    terms = task.terms(batch, seed)
     numbers = _numbers(terms)
     if not math.isfinite(numbers.loss):
         raise ValueError(f"mmd_: expected a finite loss, got {numbers.loss} on batch {batch.number}; lower the rate")
@@ -309,28 +310,18 @@ def _step(
 
 def _judge(task: _Task) -> MmdTerms:
     """The terms on the judged batches, with the same perturbations each time."""
-    found = []
-    for batch in task.judged:
-        seed = streams(task.seed)(f"judge {batch.number}").initial_seed()
-        with torch.no_grad():
-            found.append(_numbers(mmd_terms(
-                task.around, batch.inputs, task.weights, seed, perturbations=task.perturbations, memory=task.memory
-            )))  # fmt: skip
-    count = len(found)
-    return MmdTerms(
-        loss=sum(t.loss for t in found) / count,
-        uniformity=sum(t.uniformity for t in found) / count,
-        degenerate=sum(t.degenerate for t in found) / count,
-        detachment=sum(t.detachment for t in found) / count,
-    )
+    seed_of = streams(task.seed)
+    with torch.no_grad():
+        found = [
+            astuple(_numbers(task.terms(batch, seed_of(f"judge {batch.number}").initial_seed())))
+            for batch in task.judged
+        ]
+    return MmdTerms(*(sum(values) / len(found) for values in zip(*found, strict=True)))
 
 
 def _result(task: _Task, before: MmdTerms, after: MmdTerms, state: Progress, interrupted: bool) -> Mmd:
     with twice_differentiable(task.model), torch.no_grad():
-        outputs = mmd_terms(
-            task.around, task.judged[0].inputs, Weights(1.0, 0.0, 0.0), task.seed,
-            perturbations=task.perturbations, memory=task.memory,
-        ).outputs  # fmt: skip
+        outputs = task.terms(task.judged[0], task.seed, Weights(1.0, 0.0, 0.0)).outputs
     classes = min(10, outputs.logits.shape[-1]) if task.weights.detachment else 0
     again = count_gradients(1, forward=outputs.chunks > 1)  # a chunk's forward pass is repeated in its backward pass
     each = task.perturbations * again + 2 * classes
@@ -370,7 +361,11 @@ def _require_attached(model: nn.Module, batch: Batch) -> None:
         raise ValueError(NOT_TRAINABLE)
 
 
-def _checked(counts: Mapping[str, tuple[Any, int]], positive: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+def check_options(
+    counts: Mapping[str, tuple[Any, int]], positive: Mapping[str, Any], weights: Mapping[str, Any] | None = None
+) -> None:
+    """Refuse counts below the least, numbers that are not positive, and weights that are negative."""
+    weights = weights or {}
     for name, (value, least) in counts.items():
         if not isinstance(value, Integral) or value < least:
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value}")

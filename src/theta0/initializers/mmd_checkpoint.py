@@ -44,6 +44,10 @@ class Progress:  # the one thing that changes while the loop runs
     total: float = 0.0
     losses: list[float] = field(default_factory=list)
 
+    def add(self, loss: float) -> None:
+        """Count a step."""
+        self.step, self.open, self.total = self.step + 1, self.open + 1, self.total + loss
+
 
 def long_enough(count: int, steps: int) -> bool:
     """Whether the steps after the last whole window count as one: more than half a window, or of a shorter run."""

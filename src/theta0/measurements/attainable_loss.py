@@ -105,60 +105,62 @@ _NOTHING = Known(None, "")
 _PAIRING = frozenset(("add", "subtract", "multiply", "compare", "choose"))
 
 
-def comparison_handler(compared: Compared) -> Handler:
-    """A handler that follows intervals (its notes, `Known`) through model and loss, finding what the loss compares."""
+class _Comparison:  # a class because its steps share the handler and what was compared
+    def __init__(self, compared: Compared) -> None:
+        self.compared, self.handler = compared, Handler(before=self.before, after=self.after)
 
-    def interval(value: Any, step: Step) -> Interval | None:
-        return (step.note(value, handler) or _NOTHING).interval if isinstance(value, Tensor) else None
+    def known(self, value: Any, step: Step) -> Known:
+        return (step.note(value, self.handler) or _NOTHING) if isinstance(value, Tensor) else _NOTHING
 
-    def side(value: Any, step: Step) -> str:
-        return (step.note(value, handler) or _NOTHING).side if isinstance(value, Tensor) else ""
-
-    def paired(a: Any, b: Any, step: Step) -> None:
+    def paired(self, a: Any, b: Any, step: Step) -> None:
         """Outputs against targets: do their shapes agree, and can the outputs come to them?"""
-        if {side(a, step), side(b, step)} != {"output", "target"}:
+        side = self.known(a, step).side
+        if {side, self.known(b, step).side} != {"output", "target"}:
             return
-        output, target = (a, b) if side(a, step) == "output" else (b, a)
-        confined = interval(output, step)
-        if confined is not None and output.shape == target.shape:
-            add(attainable_loss("difference", output, target, confined))
+        output, target = (a, b) if side == "output" else (b, a)
+        if output.shape == target.shape:
+            self.reachable("difference", output, target, step)
         broadcast = _stretched(output, target)
         if broadcast is not None:
-            compared.broadcasts.append(broadcast)
+            self.compared.broadcasts.append(broadcast)
 
-    def add(loss: AttainableLoss | None) -> None:
+    def reachable(self, kind: str, outputs: Tensor, targets: Tensor, step: Step) -> None:
+        """How low a loss can get, where the outputs are confined."""
+        confined = self.known(outputs, step).interval
+        loss = None if confined is None else attainable_loss(kind, outputs, targets, confined)
         if loss is not None:
-            compared.losses.append(loss)
+            self.compared.losses.append(loss)
 
-    def before(step: Step) -> None:
+    def before(self, step: Step) -> None:
         if step.spec is None:
             return
         if step.spec.role == "loss":
             outputs, targets = step.argument((0, "input")), step.argument((1, "target"))
             if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
                 return
-            confined = interval(outputs, step)
             if step.spec.kind == "difference":
-                paired(outputs, targets, step)
-            elif confined is not None:
-                add(attainable_loss(step.spec.kind, outputs, targets, confined))
-        elif compared.has_sides and step.spec.role in _PAIRING and len(step.arguments) > 1:
-            paired(step.arguments[0], step.arguments[1], step)
+                self.paired(outputs, targets, step)
+            else:
+                self.reachable(step.spec.kind, outputs, targets, step)
+        elif self.compared.has_sides and step.spec.role in _PAIRING and len(step.arguments) > 1:
+            self.paired(step.arguments[0], step.arguments[1], step)
 
-    def after(step: Step, result: Any) -> Known | None:
+    def after(self, step: Step, result: Any) -> Known | None:
         results = tensors_in((result,), {})
-        if not any(t.is_floating_point() for t in results) and not compared.has_sides:
+        if not any(t.is_floating_point() for t in results) and not self.compared.has_sides:
             return None
         confined = interval_of(
-            step.function, step.arguments, step.options, lambda value: interval(value, step)
+            step.function, step.arguments, step.options, lambda value: self.known(value, step).interval
         ) or unit_after_division(step, results)
-        sides = {note.side for _, note in step.notes(handler)} - {""}
+        sides = {note.side for _, note in step.notes(self.handler)} - {""}
         if confined is None and not sides:
             return None
         return Known(confined, "output" if "output" in sides else "target" if sides else "")
 
-    handler = Handler(before=before, after=after)
-    return handler
+
+def comparison_handler(compared: Compared) -> Handler:
+    """A handler that follows intervals (its notes, `Known`) through model and loss, finding what the loss compares."""
+    return _Comparison(compared).handler
 
 
 def mark_sides(interpreter: Interpreter, handler: Handler, compared: Compared, outputs: Any, targets: Any) -> None:

@@ -1,6 +1,7 @@
 """Projections onto the weights that sum to zero, in O(m) per unit, with derivatives of every order."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,12 +26,12 @@ def from_basis(v: Float[Tensor, "units coordinates"]) -> Float[Tensor, "units fa
 
     Sums stay at rounding level as in `centered`.
     """
-    return _from_basis(v) if _in_plain_operations() else _FromBasis.apply(v)  # type: ignore[no-untyped-call]
+    return _from_basis(v) if _in_plain_operations() else _FromBasis.apply(v)
 
 
 def to_basis(weight: Float[Tensor, "units fan_in"]) -> Float[Tensor, "units coordinates"]:
     """Bᵀ w, with the B of `from_basis`."""
-    return _to_basis(weight) if _in_plain_operations() else _ToBasis.apply(weight)  # type: ignore[no-untyped-call]
+    return _to_basis(weight) if _in_plain_operations() else _ToBasis.apply(weight)
 
 
 def _centered_over(t: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -87,33 +88,25 @@ class _Center(torch.autograd.Function):
         return _centered_over(tangent, ctx.axes)
 
 
-class _FromBasis(torch.autograd.Function):
-    forward = staticmethod(_from_basis)
+def _linear(
+    body: Callable[[Tensor], Tensor], itself: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor]
+) -> Any:
+    class Linear(torch.autograd.Function):
+        forward = staticmethod(body)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            pass
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return to_basis(grad)
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return adjoint(grad)
 
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        return from_basis(tangent)
+        @staticmethod
+        def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+            return itself(tangent)
+
+    return Linear
 
 
-class _ToBasis(torch.autograd.Function):
-    forward = staticmethod(_to_basis)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return from_basis(grad)
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        return to_basis(tangent)
+_FromBasis, _ToBasis = _linear(_from_basis, from_basis, to_basis), _linear(_to_basis, to_basis, from_basis)

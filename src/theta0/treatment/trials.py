@@ -49,6 +49,11 @@ class Trial:
     rate: float | None
     steps: int
 
+    def run(self, model: nn.Module, train: Sequence[Batch], held: Sequence[Batch], rate: float, seed: int = 0) -> Run:
+        """A short run, in place, with this loss, optimizer and budget."""
+        name, steps = self.optimizer, self.steps
+        return short_run(model, train, held, self.loss, optimizer=name, rate=rate, steps=steps, seed=seed)
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -103,9 +108,7 @@ def chosen_run(model: nn.Module, trial: Trial, rate: float | None = None) -> tup
     try:
         if rate is None:
             rate, cost = probe_rate(model, trial.train, trial.loss, optimizer=trial.optimizer, restore=restore)
-        run = short_run(
-            model, trial.train, trial.probe, trial.loss, optimizer=trial.optimizer, rate=rate, steps=trial.steps
-        )
+        run = trial.run(model, trial.train, trial.probe, rate)
     finally:
         restore()
     return run, cost + run.cost
@@ -129,18 +132,7 @@ def proof(untreated: nn.Module, treated: nn.Module, trial: Trial, rates: tuple[f
         runs = []
         for model, rate, start in zip((untreated, treated), rates, starts, strict=True):
             start()
-            runs.append(
-                short_run(
-                    model,
-                    train,
-                    trial.confirm,
-                    trial.loss,
-                    optimizer=trial.optimizer,
-                    rate=rate,
-                    steps=trial.steps,
-                    seed=order,
-                )
-            )
+            runs.append(trial.run(model, train, trial.confirm, rate, seed=order))
         pairs.append((runs[0], runs[1]))
     return Proof(tuple(pairs), tuple(_gain(reached(one), reached(other)) for one, other in pairs))
 
