@@ -62,6 +62,13 @@ def load_batches(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
     return found
 
 
+def prepared(model: nn.Module, batches: Iterable[Any], max_batches: int | None) -> tuple[nn.Module, list[Batch]]:
+    """The user's module without wrappers and with shapes (a copy where it is lazy), and batches for it."""
+    model = unwrapped(model)
+    found = load_batches(batches, model, max_batches=max_batches)
+    return with_shapes(model, found[0]), found
+
+
 def endless(
     batches: Iterable[Any], model: nn.Module, seeds: Callable[[int], int], *, skip: int = 0
 ) -> Generator[Batch, None, None]:

@@ -189,5 +189,4 @@ def _by_outputs(network: ScaledNetwork, batch: Batch, leaves: Sequence[Tensor], 
     wanted = [leaf for leaf in fresh if leaf.requires_grad]
     if not (wanted and value.requires_grad):
         raise ValueError("loss: expected one that depends on the outputs, got a constant")
-    found = differentiated(lambda: torch.autograd.grad(value, wanted, allow_unused=True))
-    return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(wanted, found, strict=True)]
+    return list(differentiated(lambda: torch.autograd.grad(value, wanted, materialize_grads=True)))

@@ -10,9 +10,8 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from theta0._batches import Batch, checked_forward, load_batches, with_shapes
+from theta0._batches import Batch, checked_forward, prepared
 from theta0._losses import Loss, checked, loss_of
-from theta0._models import unwrapped
 from theta0._records import Record
 from theta0._state import functorch_safe
 from theta0.measurements.gram_passes import BatchPass, batch_pass, fallback_gram, parameter_gram, passes_cost
@@ -89,9 +88,7 @@ def gradient_gram(
         [[1.0, 1.0], [1.0, 2.0]]
     """
     checked(loss)
-    model = unwrapped(model)
-    found = load_batches(batches, model, max_batches=max_batches)
-    model = with_shapes(model, found[0])
+    model, found = prepared(model, batches, max_batches)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not parameters:
         raise ValueError("model: expected a trainable parameter, got none; unfreeze some with requires_grad_(True)")
@@ -132,8 +129,7 @@ def gradients(
     Returns:
         The records.
     """
-    model = unwrapped(model)
-    found = load_batches(batches, model, max_batches=max_batches)
+    model, found = prepared(model, batches, max_batches)
     gram = gradient_gram(model, found, loss, sub_batches=sub_batches, overlap=overlap, max_batches=None)
     norms = gradient_norms(gram)
     values = {
@@ -146,7 +142,7 @@ def gradients(
     if sub_batches is None:
         values["top_fisher_eigenvalue"] = float(fisher_eigenvalues(gram)[0])
     records = [Record("", quantity, value) for quantity, value in values.items() if math.isfinite(value)]
-    return records + _outputs(with_shapes(model, found[0]), found)
+    return records + _outputs(model, found)
 
 
 def gradient_norms(gram: GradientGram) -> Float64[Tensor, " n"]:

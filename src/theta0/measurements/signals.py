@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from theta0._batches import Batch, checked_forward, load_batches, with_shapes
+from theta0._batches import Batch, checked_forward, prepared
 from theta0._losses import Loss, applied, checked, loss_of
-from theta0._models import unwrapped
 from theta0._moments import (
     Moments,
     SampleMoments,
@@ -96,9 +95,7 @@ def signals(
         The records, layers in execution order.
     """
     checked(loss)
-    model = unwrapped(model)
-    found = load_batches(batches, model, max_batches=max_batches)
-    return observed(with_shapes(model, found[0]), found, loss).records
+    return observed(*prepared(model, batches, max_batches), loss).records
 
 
 @dataclass(frozen=True, eq=False)
