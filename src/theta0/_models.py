@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Concatenate, ParamSpec, cast
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import tree_flatten, tree_map
@@ -54,6 +55,18 @@ def main_output(outputs: Any) -> Tensor | None:
         return logits
     leaves = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     return next((leaf for leaf in leaves if leaf.dim() > 0), None)
+
+
+def class_rows(outputs: Any) -> Float[Tensor, "samples classes"]:
+    """A classifier's main output, if it is a row of at least two logits a sample."""
+    logits = main_output(outputs)
+    if logits is None or logits.dim() != 2 or logits.shape[1] < 2:
+        got = "no floating tensor" if logits is None else f"shape {tuple(logits.shape)}"
+        raise ValueError(
+            f"model: expected outputs of samples × classes, at least two logits a sample, got {got}; for a single "
+            "logit let the model return (0, logit)"
+        )
+    return logits
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from theta0._batches import Batch, checked_forward, endless, initialised, load_batches
-from theta0._models import in_place, main_output
+from theta0._models import class_rows, in_place
 from theta0._randomness import Randomness, streams
 from theta0._state import preserve_state
 from theta0._training import make_optimizer
@@ -143,13 +143,7 @@ def _train(
 
 def _loss(model: nn.Module, batch: Batch, labels: Generator) -> Float[Tensor, ""]:
     with torch.enable_grad():
-        logits = main_output(checked_forward(model, batch))
-        if logits is None or logits.dim() != 2 or logits.shape[1] < 2:
-            got = "no floating tensor" if logits is None else f"shape {tuple(logits.shape)}"
-            raise ValueError(
-                f"model: expected outputs of samples × classes, at least two logits a sample, got {got}; for a single "
-                "logit let the model return (0, logit)"
-            )
+        logits = class_rows(checked_forward(model, batch))
         if not logits.requires_grad:
             raise ValueError(NOT_TRAINABLE)
         drawn = torch.randint(logits.shape[1], (len(logits),), generator=labels).to(logits.device)

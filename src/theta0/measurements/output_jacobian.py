@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_map
 
-from theta0._models import main_output, outputs_of
+from theta0._models import class_rows, outputs_of
 from theta0._state import steady
 from theta0._trace.calls import LinearCall, trace_calls
 from theta0._trace.interpreter import PROCEED, Handler, Step
@@ -113,8 +113,8 @@ def _pass(model: nn.Module, inputs: Any, statistics: Handler) -> tuple[Tensor, d
 
     leaves: list[Tensor] = []
     with torch.enable_grad(), steady(model), trace_calls(model, observe, None, statistics):
-        logits = main_output(outputs_of(model, tree_map(lambda leaf: _leaf(leaf, leaves), inputs)))
-    return _checked(logits), _places(leaves, calls)
+        outputs = outputs_of(model, tree_map(lambda leaf: _leaf(leaf, leaves), inputs))
+    return class_rows(outputs), _places(leaves, calls)
 
 
 def _jacobian(
@@ -151,13 +151,3 @@ def _norms(
     found = torch.stack([torch.stack([next(squares) for _ in group]).sum(0) for group in places.values()])
     zero = found == 0  # the root has no derivative there
     return torch.where(zero, 0.0, torch.where(zero, 1.0, found).sqrt())
-
-
-def _checked(logits: Tensor | None) -> Tensor:
-    if logits is None or logits.dim() != 2 or logits.shape[1] < 2:
-        got = "none" if logits is None else f"shape {tuple(logits.shape)}"
-        raise ValueError(
-            f"model: expected outputs of samples × classes, at least two logits a sample, got {got}; for a single "
-            "logit let the model return (0, logit)"
-        )
-    return logits

@@ -210,11 +210,7 @@ def _layouts(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> list[list[
     for count in _REPETITIONS:
         noise = noise_from(calls.noise.deviations, torch.arange(count))
         dry = PerturbedCalls(noise, calls.names, calls.samples, prefer=calls.prefer, reused=calls.reused)
-        with (
-            torch.enable_grad(),
-            steady(model),
-            dry.perturbed(),
-        ):  # with gradients, as later: some layers call others without
+        with torch.enable_grad(), steady(model), dry.perturbed():  # as later: some layers call others without gradients
             called(model, dry.inputs(inputs))
         shapes.append(dry.shapes)
     return rows_of(shapes, _REPETITIONS, calls.samples)
