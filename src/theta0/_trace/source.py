@@ -37,11 +37,7 @@ class Source:
 
 
 def source_of_call() -> Source | None:
-    """The source of the torch function that is being interpreted.
-
-    Returns:
-        The source; None where only torch and theta0 are on the stack.
-    """
+    """The source of the torch function that is being interpreted; None where only torch and theta0 are on the stack."""
     inner = _outside(sys._getframe(1), (_OURS, _TORCH, _STANDARD))
     if inner is None:
         return None

@@ -61,9 +61,5 @@ class Diagnosis:
         return not any(finding.severity == "error" for finding in self.findings)
 
     def to_dict(self) -> dict[str, float]:
-        """Every record as `{"layer/quantity": value}`.
-
-        Returns:
-            The dictionary that an experiment tracker logs.
-        """
+        """Every record as `{"layer/quantity": value}`, the dictionary that an experiment tracker logs."""
         return flat(self.records)

@@ -21,13 +21,7 @@ _RUNNING_VARIANCE, _TRAINING = (2, "running_var"), (5, "training")
 class FirstInput:  # `normalised` is learnt later in the pass
     """The data as they meet a first layer.
 
-    Attributes:
-        layer: the layer.
-        mean: over all entries.
-        rms: root mean square over all entries.
-        largest: the largest feature's root mean square.
-        median: the median feature's.
-        normalised: whether a normalization follows before any other weight.
+    `mean` and `rms` are over all entries; `largest` and `median` are root mean squares of features.
     """
 
     layer: str
@@ -42,13 +36,8 @@ class FirstInput:  # `normalised` is learnt later in the pass
 class BatchNormCall:
     """One application of batch normalization.
 
-    Attributes:
-        layer: the module's path.
-        training: whether it takes the batch's statistics.
-        values: how many values a channel has.
-        ratio: median over channels of the variance of its input over the running variance; NaN where the running one is
-            not used.
-        fresh: whether the running statistics are still (0, 1).
+    `values` is how many a channel has, `ratio` the median over channels of the variance of its input over the running
+    variance (NaN where that is not used); `fresh` says whether the running statistics are still (0, 1).
     """
 
     layer: str
@@ -81,11 +70,7 @@ class Inspection:  # grows during one pass; a plain accumulator
 class Inspectors:
     """What one pass over a step is watched with.
 
-    Attributes:
-        inspection: what it finds.
-        linear: to be shown each application of a weight.
-        comparison: the handler that outputs and targets are to be marked for.
-        handlers: all of them.
+    `linear` is to be shown each application of a weight; outputs and targets are to be marked for `comparison`.
     """
 
     inspection: Inspection
@@ -95,11 +80,7 @@ class Inspectors:
 
 
 def inspectors(model: nn.Module) -> Inspectors:
-    """Handlers for one pass over a step, and where they write.
-
-    Returns:
-        The handlers, to stand behind the one that shows applications of weights.
-    """
+    """Handlers for one pass over a step, to stand behind the one that shows applications of weights."""
     found = Inspection()
     linear, inputs = _inputs_handler(found)
     comparison = comparison_handler(found.compared)

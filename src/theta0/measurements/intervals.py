@@ -36,17 +36,7 @@ IntervalOf = Callable[[Any], Interval | None]
 def interval_of(
     function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any], known: IntervalOf
 ) -> Interval | None:
-    """The interval of what a function returns.
-
-    Args:
-        function: a torch function or method.
-        arguments: its positional arguments.
-        options: its keyword arguments.
-        known: gives the interval of an argument, None where there is none.
-
-    Returns:
-        The interval; None where the function does not confine its result.
-    """
+    """The interval of what a function returns, from those `known` of its arguments; None where it is not confined."""
     spec = SPECS.get(function)
     if spec is None:
         return _moved(arguments, known) if getattr(function, "__name__", "") == "__get__" else None

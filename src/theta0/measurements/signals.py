@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from theta0._batches import Batch, checked_forward, load_batches, with_shapes
+from theta0._batches import Batch, checked_forward, prepared
 from theta0._losses import Loss, applied, checked, loss_of
-from theta0._models import unwrapped
 from theta0._moments import (
     Moments,
     SampleMoments,
@@ -96,19 +95,14 @@ def signals(
         The records, layers in execution order.
     """
     checked(loss)
-    model = unwrapped(model)
-    found = load_batches(batches, model, max_batches=max_batches)
-    return observed(with_shapes(model, found[0]), found, loss).records
+    return observed(*prepared(model, batches, max_batches), loss).records
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
     """What one forward and backward pass per batch shows.
 
-    Attributes:
-        records: the numbers that `signals` returns.
-        inspection: what the first batch's step was given and compared.
-        stream: the residual stream of the first batch.
+    Inspection and residual stream are those of the first batch.
     """
 
     records: list[Record]
@@ -117,16 +111,7 @@ class Observation:
 
 
 def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observation:
-    """Watch one forward and one backward pass per batch, for all that a diagnosis asks of them.
-
-    Args:
-        model: any module with shapes; left bit-identical.
-        batches: batches already read.
-        loss: a name, a callable or None.
-
-    Returns:
-        Records, inspection and residual stream.
-    """
+    """Watch one forward and one backward pass per batch, for all that a diagnosis asks of them."""
     layers: dict[str, _Layer] = {}
     totals = _Totals(len(batches))
     watched, ancestry = inspectors(model), Ancestry()
@@ -149,11 +134,7 @@ def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observat
 class _Totals:  # grows batch by batch; a plain accumulator
     """What all batches add up to.
 
-    Attributes:
-        batches: how many there are.
-        passes: the forward passes.
-        gradients: of the mean loss, by parameter.
-        squares: the squared norm of each batch's gradient.
+    `gradients` are those of the mean loss, `squares` the squared norm of each batch's.
     """
 
     batches: int
@@ -266,11 +247,7 @@ def _observe_slope(layer: _Layer, number: int, call: NonlinearityCall) -> None:
 
 
 def _alive(call: NonlinearityCall, z: Tensor, unit_axis: int, derivative: Tensor | None) -> Tensor:
-    """Which units have a slope that is not zero at some sample and position; by their extreme values where these say.
-
-    Returns:
-        A boolean for each unit.
-    """
+    """Which units have a nonzero slope at some sample and position; by their extreme values where these say."""
     others = [axis for axis in range(z.dim()) if axis != z.dim() + unit_axis]
     if call.spec.alive and others:
         extreme = z.amax(others) if call.spec.alive == "above" else z.amin(others)
