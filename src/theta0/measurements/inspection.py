@@ -7,11 +7,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from theta0._models import main_output
 from theta0._moments import moments
 from theta0._trace.calls import LinearCall
 from theta0._trace.functions import Argument
-from theta0._trace.interpreter import Handler, Step
+from theta0._trace.interpreter import Handler, Interpreter, Step
+from theta0._trace.operations import Operation
+from theta0.measurements.affine_chain import AffineChain, affine_handler
 from theta0.measurements.attainable_loss import AttainableLoss, Broadcast, Compared, comparison_handler
+from theta0.measurements.foreign_parameters import Foreign, foreign_handler
+from theta0.measurements.loss_contracts import Breach, Compare, Contracts, contracts_handler, negated, unbounded
+from theta0.measurements.loss_terms import count_handler
 
 _BEHIND = object()  # the note on what lies behind a second layer, or a normalization
 _RUNNING_VARIANCE, _TRAINING = (2, "running_var"), (5, "training")
@@ -65,11 +71,30 @@ class Inspection:  # grows during one pass; a plain accumulator
     inputs: list[FirstInput] = field(default_factory=list)
     norms: list[BatchNormCall] = field(default_factory=list)
     compared: Compared = field(default_factory=Compared)
+    foreign: list[Foreign] = field(default_factory=list)
+    contracts: Contracts = field(default_factory=Contracts)
+    chain: AffineChain = field(default_factory=AffineChain)
+    summands: int = 1
 
     @property
     def reaches(self) -> list[AttainableLoss]:
         """How low each term of the loss can get."""
         return self.compared.losses
+
+    @property
+    def breaches(self) -> list[Breach]:
+        """Values that a loss does not take."""
+        return self.contracts.breaches
+
+    @property
+    def comparisons(self) -> list[Compare]:
+        """What regressions compare."""
+        return self.contracts.comparisons
+
+    @property
+    def labelled(self) -> bool:
+        """Whether a classification loss was given the batch's targets."""
+        return self.contracts.labelled
 
     @property
     def broadcasts(self) -> list[Broadcast]:
@@ -85,13 +110,32 @@ class Inspectors:
         inspection: what it finds.
         linear: to be shown each application of a weight.
         comparison: the handler that outputs and targets are to be marked for.
+        counting: the handler whose note on the loss is how many summands it has.
+        affine: the handler whose note on an output says what lies between the weights before it.
+        contracts: the handler whose note on the loss says whether it is negated.
         handlers: all of them.
     """
 
     inspection: Inspection
     linear: Callable[[LinearCall], None]
     comparison: Handler
+    counting: Handler
+    affine: Handler
+    contracts: Handler
     handlers: tuple[Handler, ...]
+
+    def finished(self, interpreter: Interpreter, value: Tensor, outputs: Any) -> tuple[Tensor, Any]:
+        """Take what the notes on the loss and the outputs say, and hand these on."""
+        self.inspection.summands = interpreter.note_of(value, self.counting) or 1
+        self.inspection.chain = interpreter.note_of(main_output(outputs), self.affine) or AffineChain()
+        known, shown = interpreter.note_of(value, self.comparison), float(value.detach())
+        interval = None if known is None else known.interval
+        whole = Operation("loss", "", "the loss", "", 0)
+        if interpreter.note_of(value, self.contracts) == -1:
+            self.inspection.breaches.append(negated(whole, shown))
+        elif interval is not None and interval.low == -math.inf and interval.high <= 0 and value.requires_grad:
+            self.inspection.breaches.append(unbounded(whole, shown, interval.by.removeprefix("mean of ")))
+        return value, outputs
 
 
 def inspectors(model: nn.Module) -> Inspectors:
@@ -102,8 +146,11 @@ def inspectors(model: nn.Module) -> Inspectors:
     """
     found = Inspection()
     linear, inputs = _inputs_handler(found)
-    comparison = comparison_handler(found.compared)
-    return Inspectors(found, linear, comparison, (inputs, comparison, _batch_norm_handler(model, found)))
+    comparison, counting, affine = comparison_handler(found.compared), count_handler(), affine_handler()
+    contracts = contracts_handler(found.contracts, comparison)
+    others = (contracts, foreign_handler(model, found.foreign), _batch_norm_handler(model, found))
+    handlers = (inputs, comparison, counting, affine, *others)
+    return Inspectors(found, linear, comparison, counting, affine, contracts, handlers)
 
 
 def _inputs_handler(found: Inspection) -> tuple[Callable[[LinearCall], None], Handler]:

@@ -13,7 +13,7 @@ from theta0.diagnosis.results import Diagnosis
 from theta0.spectra import Spectrum, SpectrumChange
 from theta0.treatment.results import Treatment
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def diagnosis_document(diagnosis: Diagnosis, *, target: str) -> dict[str, Any]:

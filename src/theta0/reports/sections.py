@@ -23,6 +23,7 @@ class FindingText:
         threshold: the number that it was held against.
         source: where the threshold comes from.
         remedy: the command or line that mends it.
+        source_line: the line of the user's program where it arises; empty where none is known.
         follows: what follows from it.
     """
 
@@ -36,6 +37,7 @@ class FindingText:
     threshold: str
     source: str
     remedy: str
+    source_line: str
     follows: tuple["FindingText", ...] = ()
 
 
@@ -76,6 +78,7 @@ def section(title: str, findings: Sequence[Finding], fates: Iterable[str] = ()) 
             threshold=number(finding.threshold),
             source=printable(finding.source),
             remedy=printable(finding.remedy),
+            source_line=printable(finding.source_line),
             follows=follows,
         )
 
