@@ -48,12 +48,13 @@ def infinite_slope(name: str) -> str:
     return _SLOPES.get(name, "")
 
 
-def reason(step: Step, nan: bool) -> str:
+def reason(step: Step, nan: bool, kind: torch.dtype) -> str:
     """Why a step that has just run has a result that is not finite.
 
     Args:
         step: the step; in-place functions have overwritten their first argument.
         nan: whether the result holds NaN, or infinities only.
+        kind: the result's number format.
 
     Returns:
         A clause that follows the operation's name; "" where it is not known.
@@ -63,7 +64,7 @@ def reason(step: Step, nan: bool) -> str:
     tensors = [t.detach() for t in step.tensors if t.is_floating_point()]
     explain = _REASONS.get(step.spec.role if step.spec is not None else "") or _REASONS.get(name)
     found = _domain(name, step) or (explain(step) if explain is not None else "")
-    return found or _nothing(name, tensors) or (_infinities(tensors) if nan else _overflow(tensors))
+    return found or _nothing(name, tensors) or (_infinities(tensors) if nan else _overflow(tensors, kind))
 
 
 def _domain(name: str, step: Step) -> str:
@@ -142,11 +143,11 @@ def _nothing(name: str, tensors: list[Tensor]) -> str:
     return ""
 
 
-def _overflow(tensors: list[Tensor]) -> str:
-    if not tensors:
+def _overflow(tensors: list[Tensor], dtype: torch.dtype) -> str:
+    if not tensors or not dtype.is_floating_point:
         return ""
-    info, largest = torch.finfo(tensors[0].dtype), max(float(t.abs().max()) for t in tensors if t.numel())
-    kind = str(tensors[0].dtype).removeprefix("torch.")
+    info, largest = torch.finfo(dtype), max(float(t.abs().max()) for t in tensors if t.numel())
+    kind = str(dtype).removeprefix("torch.")
     size = f"; what goes in is up to {largest:.3g}" if math.isfinite(largest) else ""
     return f"the result is past the largest number of {kind}, {info.max:.5g}{size}"
 

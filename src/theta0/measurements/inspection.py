@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ from theta0.measurements.loss_contracts import Breach, Compare, Contracts, contr
 from theta0.measurements.loss_terms import count_handler
 
 _BEHIND = object()  # the note on what lies behind a second layer, or a normalization
+_CONSTANT = object()  # the note on what was made without the data
+_FACTORIES = frozenset(("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "empty_like"))
 _RUNNING_VARIANCE, _TRAINING = (2, "running_var"), (5, "training")
 
 
@@ -33,6 +35,9 @@ class FirstInput:  # `normalised` is learnt later in the pass
         rms: root mean square over all entries.
         largest: the largest feature's root mean square.
         median: the median feature's.
+        extreme: the largest magnitude.
+        silent: the share of samples whose every entry is zero.
+        constant: whether it was made without the data, as a grid or a first hidden state.
         normalised: whether a normalization follows before any other weight.
     """
 
@@ -41,6 +46,9 @@ class FirstInput:  # `normalised` is learnt later in the pass
     rms: float
     largest: float
     median: float
+    extreme: float = math.nan
+    silent: float = 0.0
+    constant: bool = False
     normalised: bool = False
 
 
@@ -165,6 +173,9 @@ def _inputs_handler(found: Inspection) -> tuple[Callable[[LinearCall], None], Ha
         call = applied.pop() if applied else None
         if call is not None:
             known = step.note(call.input, handler)
+            if known is _CONSTANT and call.input.is_floating_point() and call.input.numel():
+                found.inputs.append(replace(_first_input(call), constant=True))
+                return found.inputs[-1]
             if known is not None or not call.input.is_floating_point() or not call.input.numel():
                 return _BEHIND
             found.inputs.append(_first_input(call))
@@ -174,7 +185,10 @@ def _inputs_handler(found: Inspection) -> tuple[Callable[[LinearCall], None], Ha
                 if isinstance(note, FirstInput):
                     note.normalised = True
             return _BEHIND if notes else None
-        return notes[0] if notes else None
+        if not step.tensors or step.name in _FACTORIES:
+            return _CONSTANT
+        known = [note for note in notes if note is not _CONSTANT]
+        return known[0] if known else _CONSTANT if len(notes) == len(step.tensors) else None
 
     handler = Handler(after=after)
     return linear, handler
@@ -186,7 +200,16 @@ def _first_input(call: LinearCall) -> FirstInput:
     axis = 1 if call.kind.startswith("conv") and x.dim() > 2 else -1
     squares = x.square().movedim(axis, -1).reshape(-1, x.shape[axis]).mean(0)
     rms = squares.sqrt()
-    return FirstInput(call.layer, float(x.mean()), float(squares.mean().sqrt()), float(rms.max()), float(rms.median()))
+    silent = float((x.reshape(len(x), -1) == 0).all(1).double().mean()) if x.dim() > 1 else 0.0
+    return FirstInput(
+        layer=call.layer,
+        mean=float(x.mean()),
+        rms=float(squares.mean().sqrt()),
+        largest=float(rms.max()),
+        median=float(rms.median()),
+        extreme=float(x.abs().max()),
+        silent=silent,
+    )
 
 
 def _batch_norm_handler(model: nn.Module, found: Inspection) -> Handler:

@@ -198,7 +198,7 @@ def _classes(t: Tensor) -> int:
     low, high = float(t.min()), float(t.max())
     if low != 0.0 or high > 1000 or not bool((t == t.round()).all()):
         return 0
-    return int(high) + 1 if len(t.unique()) == int(high) + 1 else 0
+    return int(high) + 1 if torch.unique(t).numel() == int(high) + 1 else 0
 
 
 # ── What each loss takes ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -88,10 +88,10 @@ def _asked(model: nn.Module, batch: Batch, count: int) -> Mixing | Literal["pair
     if not bool(torch.isfinite(kept).all() & torch.isfinite(changed).all()):
         return None
     rows = (kept.double() - changed.double()).reshape(count, -1).square().mean(1).sqrt()
-    half, size = count // 2, float(kept.double().square().mean().sqrt())
-    if not float(rows[half:].max()) > _SHARE * size:
+    size = float(kept.double().square().mean().sqrt())
+    if not float(rows[1::2].max()) > _SHARE * size:
         return None
-    share = float(rows[:half].mean() / rows[half:].mean()) if float(rows[:half].max()) > _SHARE * size else 0.0
+    share = float(rows[::2].mean() / rows[1::2].mean()) if float(rows[::2].max()) > _SHARE * size else 0.0
     return Mixing(share, second.operation if share else None, second.kind if share else "")
 
 
@@ -105,14 +105,17 @@ def _outputs(model: nn.Module, batch: Batch, handler: Handler) -> Tensor | None:
 
 
 def _half_changed(batch: Batch, count: int) -> Batch | None:
-    """The batch whose second half holds the first half's inputs; None where these are the same."""
-    half, differs = count // 2, False
+    """The batch whose odd samples hold the inputs of the even ones before them; None where these are the same.
+
+    Every other one, since what runs over the samples one after the other changes only those behind.
+    """
+    differs = False
 
     def changed(leaf: Any) -> Any:
         nonlocal differs
         if not (isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == count):
             return leaf
-        new = torch.cat([leaf[:half], leaf[:half]])
+        new = leaf[::2].repeat_interleave(2, 0)
         differs = differs or not torch.equal(new, leaf)
         return new
 
@@ -140,7 +143,7 @@ def _comparing(first: _Pass, second: _Pass, count: int) -> Handler:
             return None
         share = max(_differing(a, b) for a, b in zip(before, tensors, strict=True))
         known = [note for _, note in step.notes(handler)]
-        if second.operation is None and known and share > 0.75 and max(known) <= 0.5 + 1e-6:
+        if second.operation is None and share > 0.5 + 1e-6 and max(known, default=0.0) <= 0.5 + 1e-6:
             second.operation, second.kind = operation_of(step), _kind_of(step, handler, count)
         return share
 
@@ -166,7 +169,7 @@ def _kind_of(step: Step, handler: Handler, count: int) -> str:
     name = step.spec.name if step.spec is not None else step.name
     if name in _STATISTICS:
         return "statistics"
-    constant = [t for t in step.tensors if step.note(t, handler) is None and not t.requires_grad]
+    constant = [t for t in step.tensors if not step.note(t, handler) and not t.requires_grad]  # none, or no change
     indexed = any(not t.is_floating_point() for t in constant) and name not in ("masked_fill", "where", "attention")
     square = any(list(t.shape).count(count) > 1 or t.layout is not torch.strided for t in constant)
     return "graph" if indexed or square else ""

@@ -101,16 +101,16 @@ def _taint_handler(found: _Found) -> Handler:
         earlier = [note for _, note in step.notes(handler)]
         if not earlier:
             meant = _on_purpose(step)
-            return _Tainted(None if meant and not nan else made(step, nan), nan)
+            return _Tainted(None if meant and not nan else made(step, nan, bad[0].dtype), nan)
         if nan and not any(note.nan for note in earlier):
-            return _Tainted(_from_infinities(step, earlier) or made(step, nan), nan)
+            return _Tainted(_from_infinities(step, earlier) or made(step, nan, bad[0].dtype), nan)
         origins = sorted(earlier, key=lambda note: (note.origin is None, not note.nan))
         if origins[0].origin is None and step.spec is not None and step.spec.role == "loss":
-            return _Tainted(made(step, nan), nan)  # an infinity that was meant, but reaches the loss
+            return _Tainted(made(step, nan, bad[0].dtype), nan)  # an infinity that was meant, but reaches the loss
         return _Tainted(origins[0].origin, nan)
 
-    def made(step: Step, nan: bool) -> NonFiniteOrigin:
-        origin = NonFiniteOrigin(operation_of(step), reason(step, nan), backward=False)
+    def made(step: Step, nan: bool, kind: torch.dtype) -> NonFiniteOrigin:
+        origin = NonFiniteOrigin(operation_of(step), reason(step, nan, kind), backward=False)
         (found.nans if nan else found.infinities).append(origin)
         return origin
 

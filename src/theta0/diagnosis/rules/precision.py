@@ -8,6 +8,7 @@ from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded, listed
 
 ERROR, WARNING = 0.9, 0.5  # of the weights in half precision
+FEW = 0.1  # of the root mean square: one normal entry in twelve is smaller, and one infinite weight is enough
 _HALF = (torch.float16, torch.bfloat16)
 _ADAPTIVE = {"adam": (0.1, 1e-3), "adamw": (0.1, 1e-3), "rmsprop": (1.0, 1e-2)}  # 1 - β₁ and 1 - β₂
 
@@ -29,7 +30,7 @@ def _squares(evidence: Evidence, half: dict[str, nn.Parameter]) -> Finding | Non
     for name, p in half.items():
         least = torch.finfo(p.dtype).smallest_normal * torch.finfo(p.dtype).eps / 2
         gradient = evidence.table[name].get("gradient_norm", 0.0) / p.numel() ** 0.5
-        if least > 1e-8 and first * gradient > least and second * gradient**2 < least:
+        if least > 1e-8 and first * gradient > least and second * (FEW * gradient) ** 2 < least:
             lost.append(name)
     share = _share(lost, half)
     if share < WARNING:
