@@ -25,6 +25,8 @@ class Finding:
         source: where the threshold comes from.
         layers: every layer concerned, `layer` first.
         cause: the code of an earlier finding from which this one may follow; the empty string if there is none.
+        source_line: the line of the user's program where it arises, with its text, `model.py:42: x = x.detach()`; the
+            empty string where none is known.
     """
 
     code: str
@@ -37,6 +39,7 @@ class Finding:
     source: str
     layers: tuple[str, ...] = ()
     cause: str = ""
+    source_line: str = ""
 
 
 @dataclass(frozen=True)

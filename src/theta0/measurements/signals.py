@@ -191,15 +191,17 @@ def _forward(
     with trace_calls(model, linear, before, *handlers) as interpreter:
         if loss is None and batch.targets is None:
             return None, checked_forward(model, batch)
-        if watched is None or loss is None:
+        if watched is None:
             return loss_of(model, batch, loss)
+        if loss is None:
+            return watched.finished(interpreter, *loss_of(model, batch, loss))
         compared, handler = watched.inspection.compared, watched.comparison
 
         def marked(outputs: Any, targets: Any) -> Tensor:
             mark_sides(interpreter, handler, compared, outputs, targets)
             return applied(loss, outputs, batch)
 
-        return loss_of(model, batch, marked)
+        return watched.finished(interpreter, *loss_of(model, batch, marked))
 
 
 def _observe(layer: _Layer, call: LinearCall, samples: int) -> None:

@@ -12,7 +12,7 @@ from theta0.diagnosis.results import Diagnosis
 from theta0.spectra import SpectrumChange
 from theta0.treatment.results import Treatment
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def diagnosis_document(diagnosis: Diagnosis, *, target: str) -> dict[str, Any]:

@@ -165,6 +165,8 @@ def _finding_head(index: int, finding: Finding) -> Text:
 
 def _finding_body(finding: Finding) -> list[RenderableType]:
     parts: list[RenderableType] = [Padding(Text(printable(finding.message)), (0, 0, 0, 3))]
+    if finding.source_line:
+        parts.append(Padding(Text(printable(finding.source_line), style="dim"), (0, 0, 0, 3)))
     if finding.remedy:
         parts.append(Padding(Text("→ " + printable(finding.remedy), style="green"), (0, 0, 0, 3)))
     return parts
