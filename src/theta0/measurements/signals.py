@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
@@ -259,7 +258,7 @@ def _alive(call: NonlinearityCall, z: Tensor, unit_axis: int, derivative: Tensor
     return (full != 0).movedim(unit_axis, -1).flatten(0, -2).any(0)
 
 
-def _sampled(values: Tensor) -> Float[Tensor, "m"]:
+def _sampled(values: Tensor) -> Tensor:
     """Entries drawn from a fixed generator; evenly spaced ones would all lie at one unit or position."""
     if values.numel() <= _SAMPLED:
         return values.flatten().double()
