@@ -93,9 +93,8 @@ def scaled_norms(value: Tensor, terms: Sequence[Term], parameters: Sequence[Tens
         if not term.tensor.requires_grad or not value.requires_grad:
             found.append(None)
             continue
-        keep = {"retain_graph": True, "allow_unused": True}
-        (factor,) = torch.autograd.grad(value, term.tensor, materialize_grads=True, **keep)
-        gradients = torch.autograd.grad(term.tensor, parameters, factor, **keep)
+        (factor,) = torch.autograd.grad(value, term.tensor, retain_graph=True, materialize_grads=True)
+        gradients = torch.autograd.grad(term.tensor, parameters, factor, retain_graph=True, allow_unused=True)
         norms = [float(torch.linalg.vector_norm(g.detach().double())) for g in gradients if g is not None]
         found.append(math.hypot(*norms) if norms else None)
     return found
