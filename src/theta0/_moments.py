@@ -53,16 +53,6 @@ def merged(a: Moments, b: Moments) -> Moments:
     )
 
 
-def pooled(m: Moments, axis: int | None = None) -> Moments:
-    """Moments over the entries of an axis (None: of all) as well, as if each entry were a further sample."""
-    mean, squares = (m.mean.flatten(), m.squares.flatten()) if axis is None else (m.mean, m.squares)
-    axis = 0 if axis is None else axis
-    entries = mean.shape[axis]
-    grand = mean.mean(axis)
-    between = (mean - grand.unsqueeze(axis)).square().sum(axis) * m.count
-    return Moments(m.count * entries, grand, squares.sum(axis) + between)
-
-
 @dataclass(frozen=True)
 class SampleMoments:
     """Moments over samples of a layer's output.

@@ -12,12 +12,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from theta0._trace.layouts import growing_axis
 
-# Functions that only lay the same numbers out differently.
-RELAYOUTS = {
-    Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous, Tensor.clone,
-    torch.flatten, torch.reshape, torch.unsqueeze, torch.squeeze,
-}  # fmt: skip
-
 
 class UnsupportedCall(Exception):
     """A parameter is used in a way that cannot be perturbed inside one pass."""
