@@ -42,7 +42,7 @@ class Source:
 def source_of_call() -> Source | None:
     """The source of the torch function that is being interpreted; None where only torch and theta0 are on the stack."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):  # the interpreter and its handlers
+    while frame is not None and frame.f_code.co_name != "__torch_function__":  # a handler may be the user's
         frame = frame.f_back
     inner = _outside(frame, (_OURS, _TORCH, _STANDARD))
     if inner is None:
