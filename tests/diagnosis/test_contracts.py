@@ -32,7 +32,6 @@ def kl(outputs, targets):
 MISMATCHES = {
     "masks of 255": (mlp(1), 255 * (REAL > 0).float(), "bce", "[0, 1]"),
     "signs in bce": (mlp(1), REAL.sign(), "bce", "-1 to 1"),
-    "probabilities in bce": (mlp(1, nn.Sigmoid()), 2 * (REAL > 0).float(), F.binary_cross_entropy, "[0, 1]"),
     "several classes": (mlp(), (X[:, :3] > 0).float(), "cross_entropy", "sum to 3"),
     "negative classes": (mlp(), SOFT - 0.5, "cross_entropy", "probabilities"),
     "raw nll": (mlp(), Y, F.nll_loss, "log-probabilities"),

@@ -143,7 +143,8 @@ def _comparing(first: _Pass, second: _Pass, count: int) -> Handler:
             return None
         share = max(_differing(a, b) for a, b in zip(before, tensors, strict=True))
         known = [note for _, note in step.notes(handler)]
-        if second.operation is None and share > 0.5 + 1e-6 and max(known, default=0.0) <= 0.5 + 1e-6:
+        opaque = step.attention is not None and not known  # what attention's projections are given is not seen
+        if second.operation is None and not opaque and share > 0.5 + 1e-6 and max(known, default=0.0) <= 0.5 + 1e-6:
             second.operation, second.kind = operation_of(step), _kind_of(step, handler, count)
         return share
 
