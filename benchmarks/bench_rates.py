@@ -1,183 +1,258 @@
-"""The suggested learning rate against a grid of twelve, on five small real problems.
+"""Suggested learning rates against a grid of twelve, on twenty small problems in two halves.
 
-`python benchmarks/bench_rates.py --out benchmarks/results/rates.json` (two minutes).
+`python benchmarks/bench_rates.py grid` trains at every rate of the grid from three starts, `python
+benchmarks/bench_rates.py suggest --half first` from six starts at the suggestion (and at those of torch-lr-finder and
+Lightning's finder, on at most the suggestion's number of gradients, where they are installed), `… table` judges. Each
+run is written to `--store` once it is done, and is not run again.
 
-Loss is the mean over all batches in training mode, after 200 steps. A run diverges when its loss becomes non-finite or
-ends above where it began. torch-lr-finder and Lightning's finder are measured beside ours where they are installed.
+A run's loss is the mean over all batches in training mode after 200 steps. It *fails* where it is not finite or above
+0.95 times the loss of the best constant predictor, although a rate of the grid does better. A rate of the grid is good
+where its mean loss over the starts is within 10 % of the best. The halves were drawn before any algorithm was tried;
+`suggest --half second` is for the end.
 """
 
 import argparse
+import importlib
 import json
 import logging
 import math
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
-from rate_problems import PROBLEMS, Problem, problem
-from torch import nn
+from rate_problems import PROBLEMS, Batches, Problem, halves, problem
+from torch import Tensor
+from torch.nn import functional as F
 
-from theta0._training import OptimizerSettings, make_optimizer
-from theta0.curvature import suggest_learning_rate
+from theta0 import suggest_learning_rate
 
-STEPS = 200
-GRIDS = {  # twelve rates each
-    "sgd": [10 ** (-3 + 4 * i / 11) for i in range(12)],
-    "momentum": [10 ** (-4 + 4 * i / 11) for i in range(12)],
-    "adam": [10 ** (-5 + 4.5 * i / 11) for i in range(12)],
-    "rmsprop": [10 ** (-5 + 4 * i / 11) for i in range(12)],
+STEPS, STARTS, GRID_STARTS, RATES = 200, 6, 3, 12
+LOWEST, DECADES = {"sgd": -3, "momentum": -4, "adam": -5, "adamw": -5, "rmsprop": -5}, 4  # log10 of the least rate
+SHIFT = {"regression, raw targets": -3, "value network": -2}  # of SGD's grid: the loss is in the targets' own units
+LOSSES = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "momentum": lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9),
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
 }
-LOSSES = {"cross_entropy": nn.functional.cross_entropy, "mse": nn.functional.mse_loss}
+Row = dict[str, Any]
 
 
-def mean_loss(model: nn.Module, batches, loss) -> float:
-    with torch.no_grad():
-        return sum(float(loss(model(x), y)) for x, y in batches) / len(batches)
+def grid(name: str, optimizer: str) -> list[float]:
+    lowest = LOWEST[optimizer] + (SHIFT.get(name, 0) if optimizer in ("sgd", "momentum") else 0)
+    return [10 ** (lowest + DECADES * i / (RATES - 1)) for i in range(RATES)]
 
 
-def trained(name: str, seed: int, optimizer: str, rate: float) -> tuple[float, bool]:
-    """Loss after training from the problem's start, and whether it diverged."""
-    model, batches, loss_name = problem(name, seed)
-    loss = LOSSES[loss_name]
-    before = mean_loss(model, batches, loss)
-    step_of = make_optimizer(OptimizerSettings(optimizer), model.parameters(), rate)
-    for step in range(STEPS):
-        x, y = batches[step % len(batches)]
+def loss_at(made: Problem, x: Any, y: Tensor) -> Tensor:
+    outputs = made.model(*x) if isinstance(x, tuple) else made.model(x)
+    return LOSSES[made.loss](outputs, y) if isinstance(made.loss, str) else made.loss(outputs, y)
+
+
+def mean_loss(made: Problem) -> float:
+    torch.manual_seed(1)
+    return sum(float(loss_at(made, x, y).detach()) for x, y in made.batches) / len(made.batches)
+
+
+def trained(name: str, seed: int, optimizer: str, rate: float, steps: int = STEPS) -> tuple[float, list[float]]:
+    """The loss after training from the problem's start (infinite where it is no number), and at every step."""
+    made, losses = problem(name, seed), []
+    torch.manual_seed(seed)
+    step_of = OPTIMIZERS[optimizer](made.model.parameters(), lr=rate)
+    for step in range(steps):
         step_of.zero_grad(set_to_none=True)
-        value = loss(model(x), y)
-        if not torch.isfinite(value):
-            return math.inf, True
+        value = loss_at(made, *made.batches[step % len(made.batches)])
+        losses.append(float(value.detach()))
+        if not math.isfinite(losses[-1]):
+            return math.inf, losses
         value.backward()
         step_of.step()
-    after = mean_loss(model, batches, loss)
-    return (after, after > before) if math.isfinite(after) else (math.inf, True)
+    after = mean_loss(made)
+    return (after if math.isfinite(after) else math.inf), losses
 
 
-def ours(made: Problem, optimizer: str) -> tuple[float, float]:
-    model, batches, loss = made
-    found = suggest_learning_rate(model, batches, loss, optimizer, generator=0)
-    return found.value, found.cost
-
-
-def lr_finder(made: Problem, optimizer: str) -> tuple[float, float]:
-    """torch-lr-finder's range test of 100 steps from 1e-5 to 10, and the steepest descent that it suggests."""
-    from torch_lr_finder import LRFinder
-
-    model, batches, loss = made
-    finder = LRFinder(
-        model, make_optimizer(OptimizerSettings(optimizer), model.parameters(), 1e-5), LOSSES[loss], device="cpu"
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        finder.range_test(Repeated(batches), end_lr=10, num_iter=100)
-    rates, losses = finder.history["lr"][10:-5], finder.history["loss"][10:-5]  # what its plot leaves out
-    slopes = [(losses[i + 1] - losses[i - 1]) for i in range(1, len(losses) - 1)]
-    return rates[1 + min(range(len(slopes)), key=slopes.__getitem__)], float(len(finder.history["lr"]))
+def ours(name: str, seed: int, optimizer: str, _: int) -> Row:
+    made = problem(name, seed)
+    found = suggest_learning_rate(made.model, made.batches, made.loss, optimizer, generator=seed)
+    return {"rate": found.value, "gradients": found.cost, "reason": getattr(found, "reason", None)}
 
 
 class Repeated(torch.utils.data.DataLoader):
-    """Batches as torch-lr-finder wants them: a DataLoader whose items are batches."""
+    """Batches as the finders want them: a DataLoader whose items are batches."""
 
-    def __init__(self, batches):
+    def __init__(self, batches: Batches):
         super().__init__(batches, batch_size=None)
 
 
-def lightning_finder(made: Problem, optimizer: str) -> tuple[float, float]:
-    """Lightning's lr_find with its default 100 steps from 1e-8 to 1."""
-    import lightning.pytorch as pl
+def lr_finder(name: str, seed: int, optimizer: str, budget: int) -> Row:
+    """torch-lr-finder's range test up to 10, and the steepest descent that it suggests."""
+    module = importlib.import_module("torch_lr_finder")
+    made = problem(name, seed)
+    start = OPTIMIZERS[optimizer](made.model.parameters(), lr=10.0 ** (LOWEST[optimizer] - 2))
+    finder = module.LRFinder(made.model, start, LOSSES.get(made.loss, made.loss), device="cpu")
+    finder.range_test(Repeated(made.batches), end_lr=10, num_iter=budget)
+    rates, losses = finder.history["lr"][10:-5], finder.history["loss"][10:-5]  # what its plot leaves out
+    slopes = [losses[i + 1] - losses[i - 1] for i in range(1, len(losses) - 1)]
+    place = 1 + min(range(len(slopes)), key=slopes.__getitem__)
+    return {"rate": rates[place], "gradients": len(finder.history["lr"])}
 
+
+def lightning_finder(name: str, seed: int, optimizer: str, budget: int) -> Row:
+    """Lightning's lr_find with its default range, 1e-8 to 1."""
+    pl = importlib.import_module("lightning.pytorch")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    model, batches, loss = made
+    made = problem(name, seed)
 
     class Module(pl.LightningModule):
         """The problem as a LightningModule."""
 
         def __init__(self):
             super().__init__()
-            self.model, self.lr = model, 1e-3
+            self.model, self.lr = made.model, 1e-3
 
-        def training_step(self, batch, _):
+        def training_step(self, batch: tuple[Any, Tensor], _: int) -> Tensor:
             """One loss."""
-            return LOSSES[loss](self.model(batch[0]), batch[1])
+            return loss_at(made, *batch)
 
-        def configure_optimizers(self):
+        def configure_optimizers(self) -> torch.optim.Optimizer:
             """The optimizer, at the rate being tried."""
-            return make_optimizer(OptimizerSettings(optimizer), self.parameters(), self.lr)
+            return OPTIMIZERS[optimizer](self.parameters(), lr=self.lr)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trainer = pl.Trainer(
-            accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, max_epochs=100
-        )
-        module = Module()
-        found = pl.tuner.Tuner(trainer).lr_find(module, Repeated(batches), update_attr=False)
-    return found.suggestion(), float(len(found.results["lr"]))
+    trainer = pl.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, max_epochs=100
+    )
+    found = pl.tuner.Tuner(trainer).lr_find(Module(), Repeated(made.batches), update_attr=False, num_training=budget)
+    return {"rate": found.suggestion(), "gradients": len(found.results["lr"])}
 
 
-FINDERS: dict[str, Callable[[Problem, str], tuple[float, float]]] = {
+FINDERS: dict[str, Callable[[str, int, str, int], Row]] = {
     "theta0": ours,
     "torch-lr-finder": lr_finder,
     "lightning": lightning_finder,
 }
 
 
-def compared(name: str, seed: int, optimizer: str) -> dict:
-    grid = {rate: trained(name, seed, optimizer, rate) for rate in GRIDS[optimizer]}
-    best = min(grid, key=lambda rate: grid[rate][0])
-    row = {"problem": name, "seed": seed, "optimizer": optimizer, "best_rate": best, "best_loss": grid[best][0]}
-    row["grid"] = [[rate, loss if math.isfinite(loss) else None] for rate, (loss, _) in grid.items()]
-    for finder, suggest in FINDERS.items():
-        try:
-            rate, cost = suggest(problem(name, seed), optimizer)
-        except ImportError as missing:
-            row[finder] = {"skipped": str(missing)}
-            continue
-        loss, diverged = trained(name, seed, optimizer, rate)
-        row[finder] = {
-            "rate": rate,
-            "loss": loss if math.isfinite(loss) else None,
-            "diverged": diverged,
-            "factor": max(rate / best, best / rate),
-            "gradients": cost,
-        }
-    return row
+def pairs(names: list[str]) -> list[tuple[str, str]]:
+    return [(name, optimizer) for name in names for optimizer in PROBLEMS[name][1]]
 
 
-def shown(row: dict) -> str:
-    parts = [f"{row['problem']:26s} seed {row['seed']} {row['optimizer']:8s} best {row['best_rate']:.3g}"]
-    for finder in FINDERS:
-        given = row[finder]
-        if "skipped" in given:
-            parts.append(f"{finder}: skipped ({given['skipped']})")
+def kept(store: Path) -> dict[str, Row]:
+    return json.loads(store.read_text())["runs"] if store.exists() else {}
+
+
+def written(store: Path, runs: dict[str, Row]) -> None:
+    environment = {"torch": torch.__version__, "threads": 1, "steps": STEPS}
+    beside = store.with_suffix(".part")
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    beside.write_text(json.dumps({"environment": environment, "runs": runs}, indent=0) + "\n")
+    os.replace(beside, store)
+
+
+def grid_runs(store: Path, names: list[str]) -> None:
+    runs = kept(store)
+    for name, optimizer in pairs(names):
+        key = f"{name} | {optimizer}"
+        if key in runs:
             continue
-        loss = "diverged" if given["diverged"] else f"{given['loss']:.3g}"
-        parts.append(f"{finder}: {given['rate']:.3g} (x{given['factor']:.1f}, loss {loss})")
-    return " | ".join(parts) + f" | best loss {row['best_loss']:.3g}"
+        losses = [[trained(name, s, optimizer, rate)[0] for rate in grid(name, optimizer)] for s in range(GRID_STARTS)]
+        runs[key] = {"rates": grid(name, optimizer), "losses": [[finite(v) for v in row] for row in losses]}
+        written(store, runs)
+        print(key, flush=True)
+
+
+def suggestions(store: Path, names: list[str], finder: str) -> None:
+    runs = kept(store)
+    for name, optimizer in pairs(names):
+        for seed in range(STARTS):
+            key = f"{name} | {optimizer} | {seed} | "
+            if key + finder in runs:
+                continue
+            budget = int(runs.get(key + "theta0", {}).get("gradients", 100))
+            try:
+                row = FINDERS[finder](name, seed, optimizer, max(40, budget))
+            except ImportError:
+                raise
+            except Exception as error:  # a finder that raises has found nothing, which is a result
+                row = {"rate": None, "gradients": None, "reason": f"{type(error).__name__}: {error}"[:200]}
+            row["loss"] = finite(trained(name, seed, optimizer, row["rate"])[0]) if row["rate"] else None
+            runs[key + finder] = row
+            written(store, runs)
+            print(key + finder, row, flush=True)
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def judged(grid_row: Row, row: Row, constant: float) -> Row:
+    """Whether a suggestion fails, and its factor from the nearest good rate of the grid."""
+    means = [
+        sum(math.inf if v is None else v for v in column) / GRID_STARTS
+        for column in zip(*grid_row["losses"], strict=True)
+    ]
+    best, limit = min(means), 0.95 * constant
+    good = [rate for rate, mean in zip(grid_row["rates"], means, strict=True) if mean <= 1.1 * best]
+    attainable = any(v is not None and v <= limit for column in grid_row["losses"] for v in column)
+    loss = math.inf if row["loss"] is None else row["loss"]
+    if row["rate"] is None:  # right where nothing trains
+        return {"fails": attainable, "factor": math.inf if attainable else 1.0, "best": best, "good": good}
+    factor = min((max(rate / row["rate"], row["rate"] / rate) for rate in good), default=math.inf)
+    return {"fails": attainable and not loss <= limit, "factor": factor, "best": best, "good": good}
+
+
+def table(store: Path, names: list[str], finder: str) -> list[Row]:
+    """One row for each problem and optimizer, printed, and the counts under them."""
+    runs, everything = kept(store), []
+    for name, optimizer in pairs(names):
+        constant = problem(name).constant
+        rows = [runs.get(f"{name} | {optimizer} | {seed} | {finder}") for seed in range(STARTS)]
+        if f"{name} | {optimizer}" not in runs or None in rows:
+            print(f"{name:40s} {optimizer:8s} not run")
+            continue
+        found = [judged(runs[f"{name} | {optimizer}"], row, constant) for row in rows]
+        everything += [verdict | {"gradients": row["gradients"]} for verdict, row in zip(found, rows, strict=True)]
+        rates = " ".join("none" if row["rate"] is None else f"{row['rate']:.2g}" for row in rows)
+        losses = " ".join("inf" if row["loss"] is None else f"{row['loss']:.3g}" for row in rows)
+        good, costs = found[0]["good"], [row["gradients"] or 0 for row in rows]
+        print(
+            f"{name:40s} {optimizer:8s} fails {sum(v['fails'] for v in found)}, within 3: "
+            f"{sum(v['factor'] <= 3 for v in found)}, 10: {sum(v['factor'] <= 10 for v in found)} | {rates} | good "
+            f"{min(good, default=0):.2g}-{max(good, default=0):.2g} | loss {losses} (best {found[0]['best']:.3g}, "
+            f"constant {constant:.3g}) | {max(costs):.0f} gradients at most"
+        )
+    count = max(1, len(everything))
+    costs = sorted(v["gradients"] or 0 for v in everything)
+    print(
+        f"{finder}: {len(everything)} runs, {sum(v['fails'] for v in everything) / count:.1%} fail, "
+        f"{sum(v['factor'] <= 3 for v in everything) / count:.1%} within 3, "
+        f"{sum(v['factor'] <= 10 for v in everything) / count:.1%} within 10, gradients "
+        f"{costs[len(costs) // 2] if costs else 0:.0f} (median) {costs[-1] if costs else 0:.0f} (most)"
+    )
+    return everything
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--optimizers", nargs="+", choices=GRIDS, default=["sgd"])
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("what", choices=["grid", "suggest", "table"])
+    parser.add_argument("--half", choices=["first", "second", "both"], default="both")
+    parser.add_argument("--finder", choices=FINDERS, default="theta0")
+    parser.add_argument("--store", type=Path, default=Path("benchmarks/results/rates.json"))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
-    for optimizer in given.optimizers:
-        for seed in range(given.seeds):
-            for name in PROBLEMS:
-                rows.append(compared(name, seed, optimizer))
-                print(shown(rows[-1]), flush=True)
-            mine = [row["theta0"] for row in rows[-len(PROBLEMS) :]]
-            near, lost = sum(m["factor"] <= 3 for m in mine), sum(m["diverged"] for m in mine)
-            print(
-                f"{optimizer} seed {seed}: within a factor of 3 on {near} of {len(mine)}, diverged {lost}", flush=True
-            )
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        environment = {"torch": torch.__version__, "threads": 1, "steps": STEPS}
-        given.out.write_text(json.dumps({"environment": environment, "results": rows}, indent=1) + "\n")
+    torch.set_flush_denormal(True)
+    warnings.simplefilter("ignore")
+    first, second = halves()
+    names = {"first": first, "second": second, "both": [*first, *second]}[given.half]
+    if given.what == "grid":
+        grid_runs(given.store, names)
+    elif given.what == "suggest":
+        suggestions(given.store, names, given.finder)
+    else:
+        table(given.store, names, given.finder)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         comparison,
         curvature,
         diagnosis,
+        experiments,
         initializers,
         layers,
         measurements,
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
     from theta0._errors import InapplicableError, NoCurvatureError, NothingBetterError, UserCodeError
     from theta0._records import Record
     from theta0.comparison import Comparison, compare
-    from theta0.curvature import LearningRate, suggest_learning_rate, top_eigenvalue
+    from theta0.curvature import LearningRate, top_eigenvalue
     from theta0.diagnosis import Diagnosis, Finding, diagnose
+    from theta0.experiments import suggest_learning_rate
     from theta0.parametrizations import parametrize_, remove_
     from theta0.treatment import Run, Treatment, load_start_, save_start, treat
 
@@ -48,8 +50,9 @@ _HOMES = {
         "_errors": ("InapplicableError", "NoCurvatureError", "NothingBetterError", "UserCodeError"),
         "_records": ("Record",),
         "comparison": ("Comparison", "compare"),
-        "curvature": ("LearningRate", "suggest_learning_rate", "top_eigenvalue"),
+        "curvature": ("LearningRate", "top_eigenvalue"),
         "diagnosis": ("Diagnosis", "Finding", "diagnose"),
+        "experiments": ("suggest_learning_rate",),
         "parametrizations": ("parametrize_", "remove_"),
         "treatment": ("Run", "Treatment", "load_start_", "save_start", "treat"),
     }.items()
@@ -59,6 +62,7 @@ _CATALOGUES = (
     "comparison",
     "curvature",
     "diagnosis",
+    "experiments",
     "initializers",
     "layers",
     "measurements",
@@ -88,6 +92,7 @@ __all__ = [
     "curvature",
     "diagnose",
     "diagnosis",
+    "experiments",
     "initializers",
     "layers",
     "load_start_",

@@ -128,7 +128,8 @@ def rate(
 ) -> None:
     """Find the learning rate that the starting point can bear. Exit code: 0 done, 2 bad target or no curvature."""
     with errors(traceback), progress("measuring the curvature") as tell, redirect_stdout(sys.stderr):
-        from theta0.curvature import suggest_learning_rate, top_eigenvalue, verify_learning_rate
+        from theta0.curvature import top_eigenvalue
+        from theta0.experiments import suggest_learning_rate, verify_learning_rate
         from theta0.reports import rate_document, rate_report
         from theta0.targets import load_target
 

@@ -22,13 +22,15 @@ class Ritz:
     Attributes:
         values: the largest first.
         residuals: ‖A u - θ u‖ for each.
+        errors: what each may be off by, min(r, r²/g).
         vector: the eigenvector of the first, of length 1.
         products: how many were taken.
-        converged: whether the residuals are below what was asked.
+        converged: whether the errors are below what was asked.
     """
 
     values: tuple[float, ...]
     residuals: tuple[float, ...]
+    errors: tuple[float, ...]
     vector: Float[Tensor, " n"]
     products: int
     converged: bool
@@ -47,16 +49,18 @@ def lanczos(
 ) -> Ritz:
     """Lanczos' iteration from a start vector, until the wanted eigenvalues have converged.
 
-    Converged means, for each wanted Ritz pair (θ, u): ‖Au - θu‖ ≤ tolerance·θ / 3. A third, because a plateau at the
-    second eigenvalue, or between two close ones, shows small residuals before the first has emerged. The tridiagonal
-    matrix is kept in float64.
+    An eigenvalue lies within min(r, r²/g) of a Ritz value θ with residual r = ‖Au - θu‖ and gap g to the next Ritz
+    value (Kato and Temple; exact where g is the gap to the next eigenvalue). Converged means that this, and the growth
+    of θ in the last product, are at most tolerance·θ / 3. A third, and the growth, because a plateau at the second
+    eigenvalue, or between two close ones, shows small residuals before the first has emerged. The tridiagonal matrix is
+    kept in float64.
 
     Args:
         multiply: v ↦ A v.
         start: not zero.
         fresh: draws a vector for a further invariant subspace, when the first is exhausted.
         wanted: how many eigenvalues.
-        tolerance: of the residuals, relative to the eigenvalue.
+        tolerance: of the eigenvalues, relative.
         least: at least so many products (unless the space is exhausted).
         most: at most so many.
         precision: in which products are rounded.
@@ -69,6 +73,7 @@ def lanczos(
     basis = [start / start.norm()]
     diagonal: list[float] = []
     beside: list[float] = []
+    earlier = np.zeros(0)
     while True:
         w = multiply(basis[-1])
         _require_finite(w)
@@ -81,9 +86,12 @@ def lanczos(
         exhausted = beta <= rounding * scale or len(basis) == start.numel()
         beta = 0.0 if exhausted else beta
         residuals = beta * np.abs(y[-1])
-        done = len(theta) >= wanted and _converged(theta, residuals, wanted, tolerance)
+        errors = _errors(theta, residuals)
+        done = len(theta) >= wanted and (exhausted or _settled(theta, earlier, wanted, tolerance))
+        done = done and bool((errors[:wanted] <= tolerance * np.abs(theta[:wanted]) / 3).all())
+        earlier = theta
         if (done and (len(basis) >= least or exhausted)) or len(basis) >= most:
-            return _pairs(basis, theta, residuals, y, wanted, done)
+            return _pairs(basis, theta, (residuals, errors), y, wanted, done)
         w = _orthogonal_to(fresh(), basis) if exhausted else w
         basis.append(w / w.norm())
         beside.append(beta)
@@ -117,12 +125,26 @@ def _ritz(diagonal: list[float], beside: list[float]) -> tuple[np.ndarray, np.nd
     return theta[::-1], y[:, ::-1]
 
 
-def _converged(theta: np.ndarray, residuals: np.ndarray, wanted: int, tolerance: float) -> bool:
-    return bool((residuals[:wanted] <= tolerance * np.abs(theta[:wanted]) / 3).all())
+def _errors(theta: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+    """min(r, r²/g) for each Ritz value, g its distance to the nearest other one."""
+    apart = np.abs(np.diff(theta))
+    gaps = np.minimum(np.append(apart, np.inf), np.append(np.inf, apart))
+    return np.minimum(residuals, residuals**2 / np.maximum(gaps, np.finfo(float).tiny))
+
+
+def _settled(theta: np.ndarray, earlier: np.ndarray, wanted: int, tolerance: float) -> bool:
+    if len(earlier) < wanted:
+        return False
+    return bool((np.abs(theta - np.append(earlier, 0))[:wanted] <= tolerance * np.abs(theta[:wanted]) / 3).all())
 
 
 def _pairs(
-    basis: list[Tensor], theta: np.ndarray, residuals: np.ndarray, y: np.ndarray, wanted: int, converged: bool
+    basis: list[Tensor],
+    theta: np.ndarray,
+    off: tuple[np.ndarray, np.ndarray],
+    y: np.ndarray,
+    wanted: int,
+    converged: bool,
 ) -> Ritz:
     if not np.abs(theta).max() > 0:
         raise NoCurvatureError(
@@ -133,7 +155,8 @@ def _pairs(
     assert isinstance(vector, Tensor)  # the basis has at least one vector
     return Ritz(
         tuple(map(float, theta[:wanted])),
-        tuple(map(float, residuals[:wanted])),
+        tuple(map(float, off[0][:wanted])),
+        tuple(map(float, off[1][:wanted])),
         vector / vector.norm(),
         len(basis),
         bool(converged),

@@ -1,9 +1,8 @@
-"""The learning rate that a starting point can bear, from the curvature of the loss there."""
+"""The learning rate that the curvature of the loss allows at a starting point."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -11,20 +10,37 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from theta0._batches import Batch, in_single_precision, load_batches, sliced, with_shapes
-from theta0._errors import UserCodeError
-from theta0._losses import Loss, checked, loss_of
+from theta0._errors import NoCurvatureError, UserCodeError
+from theta0._losses import Loss, checked, loss_of, name_of
 from theta0._models import unwrapped
 from theta0._randomness import Randomness
-from theta0._state import preserve_state, snapshot
-from theta0._training import OptimizerSettings, count_gradients, mean_loss, steps_from
+from theta0._state import preserve_state
+from theta0._training import OptimizerSettings
 from theta0._weights import trained_parameters
 from theta0.curvature.problem import Matrix, flat
 from theta0.curvature.stability import ADAPTIVE, largest_rate, start_share
 from theta0.curvature.top_eigenvalue import Certificate, TopEigenvalue, top_eigenvalue
 
 _MOMENTS = 4  # gradients of different samples that the second moments are averaged over, at least
-_GROWTH = 1.1  # a mean loss so many times the first, after the check's steps, is growth
-_HALVINGS = 8
+Outcome = Literal["trains", "waits", "rises", "diverges", "stalls", "unstable"]
+
+
+@dataclass(frozen=True)
+class RateRun:
+    """A short run at one learning rate.
+
+    Attributes:
+        rate: the learning rate.
+        losses: of every step, before it.
+        outcome: "trains"; "waits" (it was stopped early, behind a better one); "rises"; "diverges"; "stalls" (the loss
+            hardly falls); "unstable" (λ times the rate came to lie above the bound).
+        top_eigenvalue: λ where the run stopped, if it was measured.
+    """
+
+    rate: float
+    losses: tuple[float, ...]
+    outcome: Outcome
+    top_eigenvalue: float | None = None
 
 
 @dataclass(frozen=True)
@@ -32,23 +48,30 @@ class LearningRate:
     """A learning rate and where it comes from.
 
     Attributes:
-        value: the suggestion.
-        bound: the rate above which the optimizer is unstable on the quadratic at the start.
-        top_eigenvalue: λ, the largest over the batches; of the preconditioned curvature for adaptive optimizers.
+        value: the suggestion; None where no rate was found that trains.
+        bound: the rate above which the optimizer is unstable on the quadratic at the start; infinite where none is
+            known.
+        top_eigenvalue: λ, the largest over the batches; of the preconditioned curvature for adaptive optimizers. NaN
+            where there is no curvature.
         residual: its relative residual.
         products: matrix-vector products in all.
-        cost: in gradients, the check included.
+        cost: in gradients, the runs included.
         certificate: of λ on the first batch, if asked for.
         optimizer: the name.
         matrix: whose λ it is.
         spread: the least and the largest λ over the batches.
         by_batch_size: (samples, λ, suggestion) for the batch sizes asked for.
-        steps: how many steps the check trained.
-        halvings: how often the check halved the suggestion because the loss grew.
         converged: whether every λ did.
+        runs: the evidence, by rate.
+        proven: whether a run at the suggestion trained.
+        growth: λ where the run at the suggestion stopped over λ at the start, on the first batch; None where it was not
+            measured.
+        warm_up: steps to raise the rate over, where that was measured to help.
+        reason: what the suggestion rests on, or why there is none.
+        advice: what else would help.
     """
 
-    value: float
+    value: float | None
     bound: float
     top_eigenvalue: float
     residual: float
@@ -59,9 +82,13 @@ class LearningRate:
     matrix: Matrix
     spread: tuple[float, float]
     by_batch_size: tuple[tuple[int, float, float], ...] = ()
-    steps: int = 0
-    halvings: int = 0
     converged: bool = True
+    runs: tuple[RateRun, ...] = ()
+    proven: bool = False
+    growth: float | None = None
+    warm_up: int | None = None
+    reason: str = "the curvature at the start; no run has tried it"
+    advice: tuple[str, ...] = ()
 
 
 def suggest_learning_rate(
@@ -70,14 +97,25 @@ def suggest_learning_rate(
     loss: Loss = None,
     optimizer: str = "sgd",
     *,
-    momentum: float = 0.9,
-    nesterov: bool = False,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
+    steps: Literal[0] = 0,
+    **options: Any,
+) -> LearningRate:
+    """As `curvature_rate`, for an optimizer by name in its default settings.
+
+    Returns:
+        The suggestion, which no run has tried.
+    """
+    return curvature_rate(model, batches, loss, OptimizerSettings(optimizer), **options)
+
+
+def curvature_rate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Loss,
+    settings: OptimizerSettings,
+    *,
     matrix: Matrix | None = None,
     batch_sizes: Sequence[int] | None = None,
-    steps: int = 10,
     tolerance: float = 1e-2,
     certify: tuple[float, float] | None = None,
     max_products: int = 100,
@@ -85,12 +123,12 @@ def suggest_learning_rate(
     recompute: bool | None = None,
     generator: Randomness = None,
 ) -> LearningRate:
-    """A learning rate to start with, and the bound above which the optimizer cannot be stable.
+    """The rate that the curvature at the start allows, and the bound above which the optimizer cannot be stable there.
 
     λ is the largest eigenvalue, over the batches, of the curvature at the start. The bound is 2/λ for gradient descent
-    (furusho2020thesis §2.4) and as in `stability.largest_rate` for others. The suggestion is 1/λ for gradient descent,
-    with the Hessian's λ, and other shares of the bound for others (`stability.start_share`); a few steps of training
-    check it, and halve it while the loss grows. The model is left as it was.
+    (furusho2020thesis §2.4) and as in `stability.largest_rate` for others; the suggestion is a share of it
+    (`stability.start_share`). λ grows in the first steps of many networks, so no run may hold at it. The model is left
+    as it was.
 
     Adaptive optimizers divide by P = √v̂ + ε. v̂ is the mean of squared gradients over the batches (a single batch is
     cut into four): Adam's bias-corrected second moment at the start, and what RMSprop's, which is not corrected, comes
@@ -100,17 +138,10 @@ def suggest_learning_rate(
         model: the network.
         batches: of the size that will be trained with.
         loss: a name, a callable, or None where the model returns its loss.
-        optimizer: "sgd", "momentum", "adam", "adamw" or "rmsprop".
-        momentum: of "momentum".
-        nesterov: whether "momentum" is Nesterov's.
-        betas: of Adam.
-        eps: of the adaptive ones.
-        weight_decay: adds to λ.
-        matrix: "hessian" or "ggn"; None takes the Hessian, or the Gauss-Newton matrix for adaptive optimizers and
-            where a certificate is asked for.
+        settings: the optimizer's.
+        matrix: "hessian" or "ggn"; None takes the Gauss-Newton matrix, or the Hessian where the loss has none.
         batch_sizes: at most as large as the batches; λ is also taken on so many samples of each batch.
-        steps: of the check; 0 leaves it out.
-        tolerance: of λ's residual.
+        tolerance: of λ.
         certify: (ε, δ) for λ on the first batch; see `top_eigenvalue`.
         max_products: of each λ; see `LearningRate.converged`.
         max_batches: how many batches are read; None reads all.
@@ -123,46 +154,86 @@ def suggest_learning_rate(
     Raises:
         ValueError: if an argument is wrong, or there is no (positive) curvature.
     """
-    settings = OptimizerSettings(optimizer, momentum, nesterov, betas, eps=eps, weight_decay=weight_decay)
-    chosen: Matrix = matrix or ("ggn" if optimizer in ADAPTIVE or certify is not None else "hessian")
+    options = {"tolerance": tolerance, "max_products": max_products, "recompute": recompute, "generator": generator}
+    return rate_and_direction(
+        model,
+        batches,
+        loss,
+        settings,
+        matrix=matrix,
+        batch_sizes=batch_sizes,
+        certify=certify,
+        max_batches=max_batches,
+        **options,
+    )[0]
+
+
+def rate_and_direction(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Loss,
+    settings: OptimizerSettings,
+    *,
+    matrix: Matrix | None,
+    batch_sizes: Sequence[int] | None,
+    certify: tuple[float, float] | None,
+    max_batches: int | None,
+    **options: Any,
+) -> tuple[LearningRate, Float[Tensor, " parameters"]]:
+    """As `curvature_rate`, with the first batch's eigenvector, from which λ is found again at little cost.
+
+    Returns:
+        The rate and the direction.
+    """
     data = load_batches(batches, unwrapped(model), max_batches=max_batches)
     inner, data = in_single_precision(with_shapes(unwrapped(model), data[0]), data)
     sizes = _checked_sizes(batch_sizes, data)
     inverse, cost = _inverse_preconditioner(inner, data, checked(loss), settings)
-    options = {
-        "matrix": chosen,
-        "tolerance": tolerance,
-        "max_products": max_products,
-        "recompute": recompute,
-        "generator": generator,
-        "inverse_preconditioner": inverse,
-    }
-    found = _over_batches(inner, data, loss, options, certify)
+    options["inverse_preconditioner"] = inverse
+    found, chosen = _of_first_matrix(inner, data, loss, options, certify, matrix)
+    options["matrix"] = chosen
     smaller = {size: _over_batches(inner, [sliced(b, slice(size)) for b in data], loss, options) for size in sizes}
     top = _positive(max(f.value for f in found), chosen)
-    bound = largest_rate(settings, top)
-    value, halvings = _checked_by_training(inner, data, loss, settings, bound * start_share(settings, chosen), steps)
-    ratio = value / bound
+    bound, share = largest_rate(settings, top), start_share(settings, chosen)
     tops = {size: _positive(max(f.value for f in group), chosen) for size, group in smaller.items()}
     groups = [found, *smaller.values()]
     shares = [1.0, *(size * len(data) / sum(b.size for b in data) for size in smaller)]
-    cost += sum(share * sum(f.cost for f in group) for share, group in zip(shares, groups, strict=True))
-    return LearningRate(
-        value,
+    cost += sum(part * sum(f.cost for f in group) for part, group in zip(shares, groups, strict=True))
+    suggested = LearningRate(
+        share * bound,
         bound,
         top,
         max(f.residual for f in found),
         sum(f.products for group in groups for f in group),
-        cost + (halvings + 1) * count_gradients(steps, forward=2 * len(data)) * (steps > 0),
+        cost,
         found[0].certificate,
-        optimizer,
+        settings.optimizer,
         chosen,
         (min(f.value for f in found), top),
-        tuple((size, tops[size], ratio * largest_rate(settings, tops[size])) for size in tops),
-        steps,
-        halvings,
+        tuple((size, tops[size], share * largest_rate(settings, tops[size])) for size in tops),
         all(f.converged for group in groups for f in group),
     )
+    return suggested, found[0].vector
+
+
+def _of_first_matrix(
+    model: nn.Module,
+    data: Sequence[Batch],
+    loss: Loss,
+    options: dict[str, Any],
+    certify: tuple[float, float] | None,
+    matrix: Matrix | None,
+) -> tuple[list[TopEigenvalue], Matrix]:
+    """λ of each batch, by the matrix asked for, or by the first that the loss has."""
+    if matrix is not None or certify is not None or name_of(loss) == "l1":
+        chosen: Matrix = matrix or "ggn"
+        return _over_batches(model, data, loss, options | {"matrix": chosen}, certify), chosen
+    try:
+        return _over_batches(model, data, loss, options | {"matrix": "ggn"}), "ggn"
+    except (UserCodeError, NoCurvatureError):
+        raise
+    except (RuntimeError, ValueError):  # a loss that couples samples; an operator without a second derivative
+        return _over_batches(model, data, loss, options | {"matrix": "hessian"}), "hessian"
 
 
 def _over_batches(
@@ -232,25 +303,3 @@ def _cuttable(batch: Batch) -> bool:
     distinct = bool(targets) and targets[0].dim() == 1 and len(torch.unique(targets[0])) == batch.size
     labels = distinct and not targets[0].is_floating_point()  # one class per sample: each names its place in the batch
     return not labels and all(leaf.shape[0] == batch.size for leaf in targets)
-
-
-def _checked_by_training(
-    model: nn.Module, data: Sequence[Batch], loss: Loss, settings: OptimizerSettings, rate: float, steps: int
-) -> tuple[float, int]:
-    """Halve the rate while a few steps at it raise the mean loss."""
-    if steps <= 0:
-        return rate, 0
-    with preserve_state(model):
-        restore = snapshot(model)
-        before = mean_loss(model, data, loss)
-        for halvings in range(_HALVINGS + 1):
-            losses = steps_from(model, data, loss, optimizer=settings, rate=rate, steps=steps)
-            after = mean_loss(model, data, loss) if math.isfinite(losses[-1]) else math.inf
-            restore()
-            if after <= _GROWTH * before + 1e-12:
-                return rate, halvings
-            rate /= 2
-    raise ValueError(
-        f"model: expected a rate at which {steps} steps do not raise the loss, got none down to {2 * rate:g}, although "
-        "the curvature allows it; is the forward pass random, or the loss rough? steps=0 leaves this check out"
-    )

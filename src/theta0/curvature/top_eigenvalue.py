@@ -47,10 +47,11 @@ class TopEigenvalue:
         value: the largest; Lanczos approaches it from below.
         values: the k largest.
         residual: ‖Au - θu‖/|θ| of the worst of them.
+        error: what the worst of them may be off by, relatively, as far as the residuals say.
         products: matrix-vector products taken.
         cost: in gradients (forward and backward on the mean batch).
         matrix: "ggn", "fisher" or "hessian".
-        converged: whether the residuals are below the tolerance; if not, the true value may be larger.
+        converged: whether the errors are below the tolerance; if not, the true value may be larger.
         certificate: if one was asked for.
         vector: the first eigenvector over the trained parameters, flat and of length 1; `start=` takes it.
         test: the self-test, if one was asked for.
@@ -59,6 +60,7 @@ class TopEigenvalue:
     value: float
     values: tuple[float, ...]
     residual: float
+    error: float
     products: int
     cost: float
     matrix: Matrix
@@ -92,9 +94,9 @@ def top_eigenvalue(
     is left as it was. Batch normalisation stays in the mode in which it is found, dropout is off.
 
     The iteration starts at the gradient, which leans towards the top eigenvectors, plus a random direction of about the
-    same length, and stops when the residual ‖Au - θu‖ is below a third of `tolerance`·θ. Of two eigenvalues closer than
-    about the tolerance either may be reported; a smaller one tells them apart. An exactly repeated eigenvalue may be
-    found once only, which matters for k > 1.
+    same length, and stops when the error that the residual allows (`lanczos`), and the last product's gain, are below a
+    third of `tolerance`·θ. Of two eigenvalues closer than about the tolerance either may be reported; a smaller one
+    tells them apart. An exactly repeated eigenvalue may be found once only, which matters for k > 1.
 
     Args:
         model: the network.
@@ -103,7 +105,7 @@ def top_eigenvalue(
         matrix: "ggn", "fisher" (equal to it where the loss is a negative log-likelihood, else refused) or "hessian".
             For an indefinite Hessian the largest eigenvalue is meant, not the largest magnitude.
         k: how many eigenvalues.
-        tolerance: the relative residual.
+        tolerance: the relative error of the eigenvalue.
         certify: (ε, δ); then at least as many products are taken as guarantee a relative error of at most ε with
             probability 1 - δ (Kuczyński and Woźniakowski, 1992), for "ggn" and "fisher" without `start`.
         start: an earlier result, or its vector, for the same parameters; a tenth of a random direction is added.
@@ -184,7 +186,8 @@ def _iterated(
     return TopEigenvalue(
         ritz.values[0],
         ritz.values,
-        max(r / max(abs(v), 1e-300) for v, r in zip(ritz.values, ritz.residuals, strict=True)),
+        _relative(ritz.residuals, ritz.values),
+        _relative(ritz.errors, ritz.values),
         ritz.products,
         cost,
         curvature.matrix,
@@ -193,6 +196,10 @@ def _iterated(
         (vector / vector.norm()).detach(),
         test,
     )
+
+
+def _relative(parts: tuple[float, ...], values: tuple[float, ...]) -> float:
+    return max(part / max(abs(value), 1e-300) for part, value in zip(parts, values, strict=True))
 
 
 def _start(curvature: Curvature, given: Tensor | None, random: Tensor, *, isotropic: bool) -> Tensor:
@@ -251,6 +258,6 @@ def _require_sensible(k: int, tolerance: float, max_products: int, certify: tupl
     if k < 1 or max_products < 1:
         raise ValueError(f"k and max_products: expected at least 1, got {k} and {max_products}")
     if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance: expected a relative residual between 0 and 1, got {tolerance}")
+        raise ValueError(f"tolerance: expected a relative error between 0 and 1, got {tolerance}")
     if certify is not None and not all(0 < part < 1 for part in certify):
         raise ValueError(f"certify: expected (epsilon, delta), both between 0 and 1, got {certify}")

@@ -42,6 +42,8 @@ def verify_learning_rate(
     Raises:
         ValueError: on a step count below 1, or data that cannot be split.
     """
+    if suggestion.value is None:
+        raise ValueError(f"suggestion: expected a rate, got none ({suggestion.reason}); there is nothing to verify")
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
     inner = initialised(unwrapped(model))

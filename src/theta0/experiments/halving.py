@@ -1,0 +1,153 @@
+"""Candidates that differ in one number, run side by side: the best and its neighbours go on, the others wait."""
+
+import math
+from dataclasses import dataclass, replace
+
+from theta0.experiments.runs import Experiment, PausedRun, continued, started
+
+RUNGS = (10, 20, 40, 80, 160)
+ENOUGH = 40  # steps after which the search may end
+FALL = 0.15  # share of the loss to lose until then; else it goes on
+STILL = 0.05  # of the loss to lose since the rung before, where it began above what a constant predictor reaches
+LEVEL = 1.02  # times the first loss: a run on a plateau that is not above goes on beside the leader
+CLOSE = 0.2  # of the leader's fall: a neighbour so little behind goes on too
+LOWEST = -12  # no candidate below
+WINDOW = 8  # steps over which losses are averaged
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Runs at rates anchor · factor^k.
+
+    Attributes:
+        experiment: what they share.
+        anchor: the rate of k = 0.
+        factor: between neighbours.
+        ceiling: no rate above it is tried.
+        first: the mean loss of the start.
+        reference: the lesser of that and the best constant predictor's loss, where it is known.
+        runs: by k.
+    """
+
+    experiment: Experiment
+    anchor: float
+    factor: float
+    ceiling: float
+    first: float
+    reference: float
+    runs: dict[int, PausedRun]
+
+    @property
+    def steps(self) -> int:
+        """Gradients taken so far."""
+        return sum(len(run.losses) for run in self.runs.values())
+
+    def scores(self, rung: int) -> dict[int, float]:
+        """The mean loss of every run that came so far, infinite for those that diverged."""
+        window = min(WINDOW, rung // 2)
+        reached = {k: run for k, run in self.runs.items() if run.diverged or len(run.losses) >= rung}
+        return {k: run.score(rung, window) for k, run in reached.items()}
+
+    def fallen(self, k: int, rung: int) -> bool:
+        """Whether a run has lost enough: more than a plateau, or a fast way to one, would give."""
+        score, before = self.runs[k].score(rung, WINDOW), self.runs[k].score(rung // 2, WINDOW)
+        still = score < before - STILL * abs(before) and score < self.first - FALL * abs(self.first)
+        return still or score < self.reference - FALL * abs(self.reference)
+
+    def leader(self, rung: int) -> int | None:
+        """The k of the least mean loss; None where every run diverged."""
+        found = {k: score for k, score in self.scores(rung).items() if math.isfinite(score)}
+        return min(found, key=lambda k: found[k]) if found else None
+
+
+def searched(search: Search, most: float) -> tuple[Search, int]:
+    """Run candidates to the rungs, until the leader has fallen or the gradients are spent.
+
+    The leader is the run of least loss on a rung. It goes on to the next, with the neighbours that are close behind; on
+    a plateau, where the largest rate that has not broken yet looks best, with both neighbours. A leader that is the
+    topmost candidate gets one above it, one that is the lowest on the first rung or on a plateau one below it. Where it
+    rises or diverges, the next lower one goes on from where it waits.
+
+    Args:
+        search: with its first candidates.
+        most: gradients.
+
+    Returns:
+        The runs, and the last rung.
+    """
+    last = 0
+    for rung in RUNGS:
+        if last and search.steps + (rung - last) > most:
+            break
+        search = _at_rung(search, rung, last, most)
+        last = rung
+        leader = search.leader(rung)
+        if leader is None or (rung >= ENOUGH and search.fallen(leader, rung)):
+            break
+    return search, last
+
+
+def brought(search: Search, ks: set[int], rung: int) -> Search:
+    """Start or continue some candidates up to a rung.
+
+    Returns:
+        The search with them.
+    """
+    runs = dict(search.runs)
+    for k in sorted(ks):
+        run = runs[k] if k in runs else started(search.experiment, search.anchor * search.factor**k)
+        runs[k] = continued(search.experiment, run, rung)
+    return replace(search, runs=runs)
+
+
+def _at_rung(search: Search, rung: int, before: int, most: float) -> Search:
+    waiting = _affordable(search, _going_on(search, rung, before), rung, most) if before else {-1, 0, 1}
+    while waiting:
+        search = brought(search, waiting, rung)
+        waiting = _affordable(search, _wanted(search, rung, before), rung, most)
+    return search
+
+
+def _affordable(search: Search, ks: list[int], rung: int, most: float) -> set[int]:
+    """As many of the candidates, the first ones first, as the gradients that are left bring to a rung."""
+    left, taken = most - search.steps, set()
+    for k in ks:
+        left -= rung - (len(search.runs[k].losses) if k in search.runs else 0)
+        if left < 0:
+            break
+        taken.add(k)
+    return taken
+
+
+def _going_on(search: Search, rung: int, before: int) -> list[int]:
+    """The leader of the rung before and its neighbours, as far as they are close to it or all are on a plateau."""
+    leader, scores = search.leader(before), search.scores(before)
+    if leader is None:
+        return []
+    close = scores[leader] + CLOSE * max(search.first - scores[leader], 0.0)
+    below, above = (scores.get(k, math.inf) <= close for k in (leader - 1, leader + 1))
+    if before > RUNGS[0] and not search.fallen(leader, before):
+        below = True
+        above = above or (rung <= ENOUGH and scores.get(leader + 1, math.inf) <= LEVEL * search.first)
+    wanted = [leader, *([leader - 1] if below else []), *([leader + 1] if above else [])]
+    return [k for k in wanted if k not in search.runs or not search.runs[k].diverged]
+
+
+def _wanted(search: Search, rung: int, before: int) -> list[int]:
+    """Who else must come to this rung before its leader can be believed."""
+    scores, leader = search.scores(rung), search.leader(rung)
+    lowest, highest = min(search.runs), max(search.runs)
+    if leader is None:
+        return _waiting_below(search, highest + 1, rung) or ([lowest - 2] if lowest > LOWEST else [])
+    if leader == highest and search.anchor * search.factor ** (leader + 1) <= search.ceiling:
+        return [leader + 1]
+    if not before:
+        return [leader - 1] if leader == lowest > LOWEST else []
+    rises = scores[leader] > search.scores(before).get(leader, math.inf)
+    return _waiting_below(search, leader, rung) if rises and leader == min(scores) else []
+
+
+def _waiting_below(search: Search, k: int, rung: int) -> list[int]:
+    """The highest run below k that waits and has not diverged."""
+    below = [j for j, run in search.runs.items() if j < k and not run.diverged and len(run.losses) < rung]
+    return [max(below)] if below else []

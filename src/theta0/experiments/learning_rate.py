@@ -1,0 +1,275 @@
+"""A learning rate that is proven before it is given."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from theta0._batches import Batch, in_single_precision, load_batches, with_shapes
+from theta0._errors import UserCodeError
+from theta0._losses import Loss, checked, constant_loss, loss_of
+from theta0._models import unwrapped
+from theta0._randomness import Randomness, streams
+from theta0._state import preserve_state
+from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, rate_and_direction
+from theta0.curvature.problem import Matrix
+from theta0.curvature.stability import largest_rate
+from theta0.curvature.top_eigenvalue import top_eigenvalue
+from theta0.experiments.halving import WINDOW, Search, brought, searched
+from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind
+from theta0.experiments.runs import Experiment, PausedRun, losses_at, prepared
+
+FACTOR = 3.0  # between candidates
+_MOVED = 0.03  # of a weight's norm by the first step, where there is no curvature to start from
+_REPLACED = 1.0  # of the weights' own size: a step of an adaptive optimizer that long draws another network
+_LEARNT = 0.99  # of the best constant predictor's loss: not lower, and no longer falling, is not training
+TIE = 0.05  # of the least loss
+EDGE = 1.5  # times its bound: training at a fixed rate settles near it (Cohen et al., 2021), well above it breaks
+_COARSE = 0.1  # of λ, which only places the candidates
+
+
+def suggest_learning_rate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Loss = None,
+    optimizer: Optimizer = "sgd",
+    *,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    matrix: Matrix | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    steps: int = 400,
+    tolerance: float = _COARSE,
+    certify: tuple[float, float] | None = None,
+    max_products: int = 100,
+    max_batches: int | None = 4,
+    recompute: bool | None = None,
+    generator: Randomness = None,
+) -> LearningRate:
+    """A learning rate to train with, proven by short runs from the model's own start.
+
+    The curvature at the start places the candidates (`curvature.curvature_rate`); they are a factor 3 apart, train for
+    10 steps, and the best and its neighbours go on to 20 and 40, and on a plateau to 80 and 160. The suggestion is the
+    rate whose run has the least loss at the end; what became of the others is in `LearningRate.runs`. The model is
+    left as it was.
+
+    Args:
+        model: the network.
+        batches: of the size that will be trained with; the runs read up to 32 of them.
+        loss: a name, a callable, or None where the model returns its loss.
+        optimizer: "sgd", "momentum", "adam", "adamw" or "rmsprop", a class, a factory, or an optimizer over the model's
+            parameters, which is mirrored.
+        momentum: of "momentum".
+        nesterov: whether "momentum" is Nesterov's.
+        betas: of Adam.
+        eps: of the adaptive ones.
+        weight_decay: adds to λ.
+        matrix: "hessian" or "ggn"; see `curvature.curvature_rate`.
+        batch_sizes: at most as large as the batches; λ is also taken on so many samples of each batch.
+        steps: of all runs together, at most; about 100 are taken where the loss falls at once. 0 gives what the
+            curvature says alone, unproven.
+        tolerance: of λ.
+        certify: (ε, δ) for λ on the first batch; see `top_eigenvalue`.
+        max_products: of each λ; see `LearningRate.converged`.
+        max_batches: how many batches λ is taken on; None takes all.
+        recompute: see `top_eigenvalue`.
+        generator: seeds the starts of λ and the noise of the runs.
+
+    Returns:
+        The suggestion, with `value` None where no rate trains.
+
+    Raises:
+        ValueError: if an argument is wrong, or with `steps=0` there is no (positive) curvature.
+    """
+    inner = unwrapped(model)
+    named = {"momentum": momentum, "nesterov": nesterov, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+    kind = optimizer_kind(optimizer, inner, **(named if isinstance(optimizer, str) else {}))
+    options: dict[str, Any] = {
+        "matrix": matrix,
+        "batch_sizes": batch_sizes,
+        "tolerance": tolerance,
+        "certify": certify,
+        "max_products": max_products,
+        "max_batches": max_batches,
+        "recompute": recompute,
+        "generator": generator,
+    }
+    data = load_batches(batches, inner, max_batches=None if max_batches is None else max(max_batches, _READ))
+    inner = with_shapes(inner, data[0])
+    allowed, direction = _allowed(inner, data, loss, kind, options, needed=steps <= 0 or certify is not None)
+    if steps <= 0:
+        return allowed
+    seed = int(torch.randint(2**31, (), generator=streams(generator)("runs")))
+    with preserve_state(inner):
+        experiment = prepared(inner, data, checked(loss), kind.make, seed)
+        return _proven(experiment, kind, allowed, direction, steps)
+
+
+_READ = 32  # batches that the runs train on
+
+
+def _allowed(
+    model: nn.Module, data: Sequence[Batch], loss: Loss, kind: OptimizerKind, options: dict[str, Any], *, needed: bool
+) -> tuple[LearningRate, Tensor | None]:
+    """What the curvature allows, and in which direction; without one, a rate of None and the reason."""
+    if kind.settings is None:
+        return _without_curvature(kind, f"no bound is known for {kind.name}", options["matrix"]), None
+    try:
+        found, direction = rate_and_direction(model, data, loss, kind.settings, **options)
+        return replace(found, optimizer=kind.name), direction
+    except UserCodeError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        if needed or options["batch_sizes"]:
+            raise
+        return _without_curvature(kind, str(error).strip().splitlines()[0], options["matrix"]), None
+
+
+def _without_curvature(kind: OptimizerKind, reason: str, matrix: Matrix | None) -> LearningRate:
+    nan = math.nan
+    return LearningRate(None, math.inf, nan, nan, 0, 1.0, None, kind.name, matrix or "ggn", (nan, nan), reason=reason)
+
+
+def _proven(
+    experiment: Experiment, kind: OptimizerKind, allowed: LearningRate, direction: Tensor | None, steps: int
+) -> LearningRate:
+    """Search around what the curvature allows, or around a first step that moves weights a little."""
+    moved, ceiling = _by_first_step(experiment, kind)
+    anchor = moved if allowed.value is None or not allowed.value > 0 else allowed.value
+    window = range(min(WINDOW, len(experiment.batches)))
+    first = math.fsum(losses_at(experiment, window)) / len(window)
+    constant = _constant(experiment)
+    reference = first if constant is None else min(first, constant)
+    search = Search(experiment, min(anchor, ceiling / FACTOR), FACTOR, ceiling, first, reference, {})
+    search, rung = searched(search, steps - allowed.cost)
+    extra, leader = 1 + len(window) / 3, search.leader(rung)
+    if leader is None or not _trains(search, leader, rung):
+        return _nothing(search, rung, allowed, extra)
+    leader = _least_of_equals(search, leader, rung)
+    search, chosen, tops, cost = _below_the_edge(search, leader, rung, kind, allowed, direction)
+    return _found(search, chosen, rung, replace(allowed, cost=allowed.cost + cost + extra), tops)
+
+
+def _least_of_equals(search: Search, leader: int, rung: int) -> int:
+    """The lowest rate that has fallen and is as good: short runs favour high rates, whose noise long ones show."""
+    scores = search.scores(rung)
+    equal = scores[leader] + TIE * abs(scores[leader])
+    return min(k for k, score in scores.items() if k == leader or (score <= equal and search.fallen(k, rung)))
+
+
+def _below_the_edge(
+    search: Search, leader: int, rung: int, kind: OptimizerKind, allowed: LearningRate, direction: Tensor | None
+) -> tuple[Search, int, dict[int, float], float]:
+    """The leader, or the next lower rate that trains where λ at the leader's end lies far above its bound.
+
+    Returns:
+        The runs, the chosen one, λ where it was measured, and the cost of measuring.
+    """
+    if direction is None or kind.settings is None or kind.adaptive:
+        return search, leader, {}, 0.0
+    top, cost = _top(search.experiment, search.runs[leader], allowed.matrix, direction)
+    tops = {} if top is None else {leader: top}
+    if top is None or search.runs[leader].rate <= EDGE * largest_rate(kind.settings, top):
+        return search, leader, tops, cost
+    lower = brought(search, {leader - 1}, rung)
+    if lower.runs[leader - 1].diverged or not _trains(lower, leader - 1, rung):
+        return lower, leader, tops, cost
+    return lower, leader - 1, tops, cost
+
+
+def _top(experiment: Experiment, run: PausedRun, matrix: Matrix, direction: Tensor) -> tuple[float | None, float]:
+    """λ on the first batch where a run stands, from the eigenvector at the start; None where it has none."""
+    run.resume()
+    inner, data = in_single_precision(experiment.model, experiment.batches[:1])
+    try:
+        found = top_eigenvalue(
+            inner, data, experiment.loss, matrix=matrix, start=direction, tolerance=_COARSE, max_products=4, generator=0
+        )
+    except UserCodeError:
+        raise
+    except (RuntimeError, ValueError):
+        return None, 0.0
+    return found.value, found.cost
+
+
+def _trains(search: Search, k: int, rung: int) -> bool:
+    """Whether a run's loss is below what a constant predictor reaches, or has fallen and still falls."""
+    score, before = search.runs[k].score(rung, WINDOW), search.runs[k].score(rung // 2, WINDOW)
+    return score < _LEARNT * search.reference or (score < search.first and score < _LEARNT * before)
+
+
+def _nothing(search: Search, rung: int, allowed: LearningRate, extra: float) -> LearningRate:
+    diverged = search.leader(rung) is None
+    reason = "every rate diverged" if diverged else f"{rung} steps at no rate lowered the loss of {search.first:.3g}"
+    cost = allowed.cost + search.steps + extra
+    return replace(allowed, value=None, cost=cost, runs=_evidence(search, rung, None, {}), proven=False, reason=reason)
+
+
+def _found(search: Search, k: int, rung: int, allowed: LearningRate, tops: dict[int, float]) -> LearningRate:
+    run = search.runs[k]
+    reason = f"the least loss after {rung} steps, {run.score(rung, WINDOW):.3g} from {search.first:.3g}"
+    if k not in tops and tops:
+        reason = f"{reason}, of the rates below the bound at the end"
+    return replace(
+        allowed,
+        value=run.rate,
+        cost=allowed.cost + search.steps,
+        runs=_evidence(search, rung, k, tops),
+        proven=True,
+        growth=tops[k] / allowed.top_eigenvalue if k in tops else None,
+        reason=reason,
+    )
+
+
+def _evidence(search: Search, rung: int, chosen: int | None, tops: dict[int, float]) -> tuple[RateRun, ...]:
+    return tuple(
+        RateRun(run.rate, run.losses, _outcome(search, k, rung, chosen, tops), tops.get(k))
+        for k, run in sorted(search.runs.items())
+    )
+
+
+def _outcome(search: Search, k: int, rung: int, chosen: int | None, tops: dict[int, float]) -> Outcome:
+    run = search.runs[k]
+    if run.diverged:
+        return "diverges"
+    if chosen is not None and k in tops and k != chosen:
+        return "unstable"
+    if len(run.losses) < rung:
+        return "waits"
+    return "rises" if run.score(rung, WINDOW) > search.first else "trains" if _trains(search, k, rung) else "stalls"
+
+
+def _constant(experiment: Experiment) -> float | None:
+    """The best constant predictor's loss, where it is known."""
+    batch = experiment.batches[0]
+    with torch.enable_grad():
+        _, outputs = loss_of(experiment.model, batch, experiment.loss)
+    found = [constant_loss(experiment.loss, outputs, b) for b in experiment.batches[:WINDOW]]
+    return None if any(f is None for f in found) else math.fsum(f for f in found if f is not None) / len(found)
+
+
+def _by_first_step(experiment: Experiment, kind: OptimizerKind) -> tuple[float, float]:
+    """The rate whose first step moves a weight by 3 % of its norm, and the rate above which none is tried."""
+    experiment.restore()
+    model = experiment.model
+    model.zero_grad(set_to_none=True)
+    with torch.enable_grad():
+        value, _ = loss_of(model, experiment.batches[0], experiment.loss)
+        value.backward()  # type: ignore[no-untyped-call]
+    weights = [p for p in model.parameters() if p.requires_grad and p.dim() > 1] or [
+        p for p in model.parameters() if p.requires_grad
+    ]
+    sizes = [(float(p.detach().norm()), p) for p in weights]
+    if kind.adaptive:
+        typical = sorted(size / p.numel() ** 0.5 for size, p in sizes if size > 0)
+        middle = typical[len(typical) // 2] if typical else 1.0
+        return _MOVED * middle, _REPLACED * middle
+    ratios = [size / float(p.grad.norm()) for size, p in sizes if p.grad is not None and float(p.grad.norm()) > 0]
+    ratios = [ratio for ratio in ratios if ratio > 0]
+    return _MOVED * min(ratios, default=1.0), math.inf

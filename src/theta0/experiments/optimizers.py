@@ -1,0 +1,113 @@
+"""The user's optimizer, by name, class, factory or as an instance that is mirrored, at any learning rate."""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from theta0._training import OPTIMIZERS, OptimizerSettings, make_optimizer
+from theta0.curvature.stability import ADAPTIVE
+
+Optimizer = str | type[torch.optim.Optimizer] | Callable[[Iterable[nn.Parameter]], Any] | torch.optim.Optimizer
+Maker = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
+_KNOWN = {
+    torch.optim.SGD: "sgd",
+    torch.optim.Adam: "adam",
+    torch.optim.AdamW: "adamw",
+    torch.optim.RMSprop: "rmsprop",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class OptimizerKind:
+    """An optimizer that can be made again and again.
+
+    Attributes:
+        name: as it is shown.
+        make: from the trained parameters and a learning rate to a new optimizer.
+        settings: what decides its stability; None for a kind that `stability.largest_rate` does not know.
+        adaptive: whether a step's length hardly depends on the gradient's.
+    """
+
+    name: str
+    make: Maker
+    settings: OptimizerSettings | None
+    adaptive: bool
+
+
+def optimizer_kind(optimizer: Optimizer, model: nn.Module, **settings: Any) -> OptimizerKind:
+    """How to make the user's optimizer at a given rate.
+
+    Args:
+        optimizer: "sgd", "momentum", "adam", "adamw" or "rmsprop"; a class, called with the parameters and `lr`; a
+            factory, called with the parameters; or an optimizer over the model's parameters, which is left alone: its
+            class, its groups and their options are taken, and the ratios of their rates.
+        model: whose parameters an instance has.
+        settings: of a named one, as in `OptimizerSettings`.
+
+    Returns:
+        The kind.
+
+    Raises:
+        ValueError: if it is none of these, or the settings cannot be used.
+    """
+    if isinstance(optimizer, str):
+        chosen = OptimizerSettings(optimizer, **settings)
+        return OptimizerKind(optimizer, lambda p, rate: make_optimizer(chosen, p, rate), chosen, optimizer in ADAPTIVE)
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return _described(optimizer, lambda _, rate: _mirrored(optimizer, rate))
+    if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer):
+        kind: Any = optimizer  # torch declares no `lr` for the base class
+        return _described(kind(_parameters(model), lr=1e-3), lambda p, rate: kind(p, lr=rate))
+    if callable(optimizer):
+        factory = optimizer
+        made = factory(_parameters(model))
+        if isinstance(made, torch.optim.Optimizer):
+            return _described(made, lambda p, rate: _at(factory(p), rate))
+    raise ValueError(
+        f"optimizer: expected one of {', '.join(OPTIMIZERS)}, an optimizer class, a function from parameters to an "
+        f"optimizer, or an optimizer, got {optimizer!r:.100}"
+    )
+
+
+def _described(made: torch.optim.Optimizer, make: Maker) -> OptimizerKind:
+    options, name = made.param_groups[0], _KNOWN.get(type(made))
+    if name == "sgd" and options["momentum"]:
+        name = "momentum"
+    shown = name or type(made).__name__
+    settings = None if name is None else _settings(name, options)
+    adaptive = name in ADAPTIVE or (name is None and ("betas" in options or "eps" in options))
+    return OptimizerKind(shown, make, settings, adaptive)
+
+
+def _settings(name: str, options: Mapping[str, Any]) -> OptimizerSettings:
+    taken = {key: options[key] for key in ("nesterov", "betas", "alpha", "eps") if key in options}
+    decay = float(options.get("weight_decay", 0.0)) if name in ("sgd", "momentum", "adamw") else 0.0
+    momentum = {"momentum": options["momentum"]} if name == "momentum" else {}
+    return OptimizerSettings(name, weight_decay=decay, **momentum, **taken)
+
+
+def _mirrored(optimizer: torch.optim.Optimizer, rate: float) -> torch.optim.Optimizer:
+    """A new optimizer of the same class over the same parameters, with the same options and no state."""
+    groups = [
+        {key: value if key == "params" else copy.copy(value) for key, value in group.items()}
+        for group in optimizer.param_groups
+    ]
+    kind: Any = type(optimizer)
+    taken = {key: value for key, value in optimizer.defaults.items() if key != "lr"}
+    return _at(kind(groups, lr=rate, **taken), rate)
+
+
+def _at(optimizer: torch.optim.Optimizer, rate: float) -> torch.optim.Optimizer:
+    """The optimizer with its first group at a rate, and the others as much above or below it as they were."""
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    for group, own in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * (own / rates[0] if rates[0] > 0 else 1.0)
+    return optimizer
+
+
+def _parameters(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]

@@ -1,0 +1,132 @@
+"""Short training runs from one start that can be paused, continued and dropped."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from theta0._batches import Batch
+from theta0._losses import Loss, loss_of
+from theta0._state import snapshot
+from theta0.experiments.optimizers import Maker
+
+_EXPLODED = 1e3  # times the largest loss that the start has on the batches seen
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """What every run shares; the caller wraps it in `preserve_state`.
+
+    Attributes:
+        model: trained in place, in the mode in which it is.
+        batches: used in turn, one a step.
+        loss: a name, a callable, or None where the model returns its loss.
+        make: from the trained parameters and a rate to a new optimizer.
+        restore: puts the model into the start.
+        seed: of the global generators, so that all runs see the same noise at the same step.
+    """
+
+    model: nn.Module
+    batches: Sequence[Batch]
+    loss: Loss
+    make: Maker
+    restore: Callable[[], None]
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class PausedRun:
+    """A run that can be continued; it holds one copy of the parameters and buffers, and the optimizer's state.
+
+    Attributes:
+        rate: the learning rate.
+        losses: of every step, before it.
+        optimizer: with its state.
+        resume: puts the model into the state that the run has reached.
+        diverged: whether the loss became non-finite, or a thousand times the first one.
+    """
+
+    rate: float
+    losses: tuple[float, ...]
+    optimizer: torch.optim.Optimizer
+    resume: Callable[[], None]
+    diverged: bool = False
+
+    def score(self, step: int, window: int) -> float:
+        """The mean loss of the last steps up to one.
+
+        Returns:
+            The mean; infinite where the run diverged before.
+        """
+        part = self.losses[max(0, step - window) : step]
+        if len(self.losses) < step or not all(map(math.isfinite, part)):
+            return math.inf
+        return math.fsum(part) / len(part)
+
+
+def prepared(model: nn.Module, batches: Sequence[Batch], loss: Loss, make: Maker, seed: int = 0) -> Experiment:
+    """An experiment from where the model stands.
+
+    Returns:
+        The experiment.
+    """
+    return Experiment(model, batches, loss, make, snapshot(model), seed)
+
+
+def started(experiment: Experiment, rate: float) -> PausedRun:
+    """A run that has not taken a step.
+
+    Returns:
+        The run.
+    """
+    experiment.restore()
+    trained = [p for p in experiment.model.parameters() if p.requires_grad]
+    return PausedRun(rate, (), experiment.make(trained, rate), experiment.restore)
+
+
+def continued(experiment: Experiment, run: PausedRun, until: int) -> PausedRun:
+    """Train on, up to a number of steps in all. The run as given cannot be continued again.
+
+    Returns:
+        The run where it is then; it stops early where it diverges.
+    """
+    if run.diverged or len(run.losses) >= until:
+        return run
+    run.resume()
+    losses, diverged = list(run.losses), False
+    while len(losses) < until and not diverged:
+        torch.manual_seed(experiment.seed + len(losses))
+        value = _stepped(experiment, run.optimizer, len(losses))
+        losses.append(value)
+        diverged = not abs(value) <= _EXPLODED * max(1e-12, max(map(abs, losses[: len(experiment.batches)][:1])))
+    run.optimizer.zero_grad(set_to_none=True)
+    resume = experiment.restore if diverged else snapshot(experiment.model)
+    return replace(run, losses=tuple(losses), resume=resume, diverged=diverged)
+
+
+def _stepped(experiment: Experiment, optimizer: torch.optim.Optimizer, step: int) -> float:
+    with torch.enable_grad():
+        optimizer.zero_grad(set_to_none=True)
+        value, _ = loss_of(experiment.model, experiment.batches[step % len(experiment.batches)], experiment.loss)
+        found = float(value.detach())
+        if math.isfinite(found):
+            value.backward()  # type: ignore[no-untyped-call] # with inputs= it fails under re-entrant checkpointing
+            optimizer.step()
+    return found
+
+
+def losses_at(experiment: Experiment, steps: Sequence[int]) -> list[float]:
+    """The losses of the model as it stands on the batches of some steps, without training; a third of a gradient each.
+
+    Returns:
+        One for each step; infinite where it is no number.
+    """
+    found = []
+    for step in steps:
+        torch.manual_seed(experiment.seed + step)
+        with torch.enable_grad():  # a model may take gradients inside its forward pass
+            value, _ = loss_of(experiment.model, experiment.batches[step % len(experiment.batches)], experiment.loss)
+        found.append(float(value.detach()) if bool(torch.isfinite(value.detach())) else math.inf)
+    return found
