@@ -138,7 +138,9 @@ def comparison_handler(compared: Compared) -> Handler:
             return
         output, target = (a, b) if side(a, step) == "output" else (b, a)
         confined = interval(output, step)
-        if confined is not None and output.shape == target.shape:
+        # A product, as of probabilities and their logarithms, is no difference: what is in it can be read from no pair.
+        is_difference = step.spec is not None and step.spec.role in ("subtract", "loss")
+        if confined is not None and output.shape == target.shape and is_difference:
             add(attainable_loss("difference", output, target, confined))
         broadcast = _stretched(output, target)
         if broadcast is not None:

@@ -10,6 +10,7 @@ from theta0.diagnosis.rules import (
     constant_output,
     dead_units,
     degenerate_softmax,
+    does_not_train,
     exploding_activations,
     exploding_gradients,
     frozen_batch_norm,
@@ -20,6 +21,7 @@ from theta0.diagnosis.rules import (
     input_scale,
     learning_rate_too_high,
     learning_rate_too_low,
+    no_signal,
     non_finite,
     saturated_units,
     small_batch,
@@ -36,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     squashed_output.RULE,
     identical_units.RULE,
     input_scale.RULE,
+    no_signal.RULE,
     frozen_batch_norm.RULE,
     small_batch.RULE,
     activation_shift.RULE,
@@ -55,6 +58,7 @@ RULES: tuple[Rule, ...] = (
     learning_rate_too_high.RULE,
     learning_rate_too_low.RULE,
     gradient_conflict.RULE,
+    does_not_train.RULE,
 )
 
 
