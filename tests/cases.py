@@ -380,7 +380,16 @@ CASES: tuple[Case, ...] = (
     Case("zero head", zero_head, flat, "cross_entropy", of_mlp),
 )  # fmt: skip
 
+# What may go wrong in a transaction: buffers that a pass moves, dictionaries as batches, fused recurrence, ties, frozen
+# parameters, old hooks, parametrizations, wrappers.
+DIVERSE = {
+    "cnn", "norm and dropout", "transformer, length first", "lstm", "tied", "frozen", "spectral_norm, old",
+    "constrained", "compiled inside",
+}  # fmt: skip
+SAMPLED = [c if c.name in DIVERSE else pytest.param(c, marks=pytest.mark.slow) for c in CASES]
+
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+each_diverse_case = pytest.mark.parametrize("case", SAMPLED, ids=lambda case: case.name)  # all of them in test-all
 
 
 def case(name: str) -> Case:

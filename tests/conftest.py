@@ -1,5 +1,6 @@
 """Shapes and types in signatures are checked at run time while the tests run."""
 
+import gc
 import random
 import sys
 from unittest import mock
@@ -15,6 +16,12 @@ with mock.patch("random.getrandbits", random.Random(0).getrandbits):
     import beartype.door  # noqa: F401 - its spot checks then draw from a generator of their own, not from the global one
 install_import_hook("theta0", "beartype.beartype")
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish():
+    """What was imported and collected, a million objects, is out of the way of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

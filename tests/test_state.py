@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from cases import Case, case, each_case, flat, mlp, normal
+from cases import Case, case, each_diverse_case, flat, mlp, normal
 from states import randomness, state_of
 from theta0._models import unwrapped
 from theta0._state import preserve_state, snapshot
-from theta0.curvature import suggest_learning_rate
 from theta0.diagnosis import diagnose
+from theta0.experiments import suggest_learning_rate
 from theta0.measurements import activation_shift, gradients, neuron_shifts, signals
 
 
@@ -55,7 +55,7 @@ def prepared(c: Case) -> tuple[nn.Module, list[str]]:
 
 
 @each_observation
-@each_case
+@each_diverse_case
 def test_every_observation_leaves_the_model_and_the_generators_as_they_came(case, observe):
     model, _ = prepared(case)
     batches = case.batches()
@@ -65,7 +65,7 @@ def test_every_observation_leaves_the_model_and_the_generators_as_they_came(case
     assert state_of(model) == before
 
 
-@each_case
+@each_diverse_case
 def test_also_when_the_loss_raises_in_the_middle(case):
     model, _ = prepared(case)
     calls = []
@@ -86,7 +86,7 @@ def test_also_when_the_loss_raises_in_the_middle(case):
     assert randomness() == drawn
 
 
-@each_case
+@each_diverse_case
 def test_also_when_the_forward_raises(case):
     model, _ = prepared(case)
     last = [m for m in unwrapped(model).modules() if not list(m.children())][-1]

@@ -214,4 +214,5 @@ def _centred(values: Tensor, mean: Tensor, axis: int) -> float:
         deviation = sample - mean
         total += square_sum(deviation)
         drift += deviation  # n times the rounding error of the mean
-    return max(0.0, total - square_sum(drift) / values.shape[axis])
+    squares = total - square_sum(drift) / values.shape[axis]
+    return 0.0 if squares < 0 else squares  # NaN stays

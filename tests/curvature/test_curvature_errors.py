@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from curvature_cases import net
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
-from theta0.curvature import suggest_learning_rate, top_eigenvalue
+from curvature_cases import net
+from theta0.curvature import top_eigenvalue
+from theta0.experiments import suggest_learning_rate
 
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1] * 4)
 

@@ -191,7 +191,7 @@ def test_frozen_values_and_buffers_belong_to_the_start_and_old_files_are_refused
         found = classifier().insert(1, nn.BatchNorm1d(16)).eval()
         found[1].running_mean.fill_(mean)
         with torch.no_grad():
-            found.bias.requires_grad_(False).fill_(bias)
+            found[0].bias.requires_grad_(False).fill_(bias)
         return found
 
     file = tmp_path / "progress.safetensors"

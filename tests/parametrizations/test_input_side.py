@@ -219,12 +219,12 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bf16 autocast"])
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
-def test_sums_after_a_thousand_steps(make, bf16):
+@pytest.mark.parametrize("optimizer", ["sgd, weight decay", pytest.param("adam", marks=pytest.mark.slow), "adamw"])
+def test_sums_after_a_thousand_steps(optimizer, bf16):
     torch.manual_seed(0)
     layer = linearly_constrained(nn.Linear(40, 48))
     x, targets = random(8, 40).float().abs(), random(8, 48, seed=1).float()
-    optimizer = make(layer.parameters())
+    optimizer = OPTIMIZERS[optimizer](layer.parameters())
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
         for _ in range(1000):
             optimizer.zero_grad()

@@ -153,6 +153,10 @@ def test_autocast(kind, method):
     inputs = inputs_of(kind, torch.float32)
     expected = call(layer, inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
+        try:
+            call(kind.make(), inputs)
+        except RuntimeError as error:
+            pytest.skip(f"torch runs no plain layer of this kind in bfloat16 on this processor: {error}")
         found = call(layer, inputs)
     assert (found.float() - expected).norm() <= 0.05 * expected.norm()
     found.float().square().sum().backward()

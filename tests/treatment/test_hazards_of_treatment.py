@@ -14,6 +14,9 @@ from theta0._errors import InapplicableError
 from theta0._trace.layers import layers
 from theta0._weights import assign_weight
 from theta0.treatment import REMEDIES, load_start_, save_start, treat
+from theta0.treatment.searches import SEARCHES
+
+FEW = {name: {"steps": 2} for name in SEARCHES} | {"mmd": {"steps": 2, "perturbations": 4}}
 
 
 def learnable(width=6, count=4, size=32):
@@ -23,7 +26,7 @@ def learnable(width=6, count=4, size=32):
 
 def deep_sigmoid():
     torch.manual_seed(0)
-    parts = (p for _ in range(12) for p in (nn.Linear(16, 16), nn.Sigmoid()))
+    parts = (p for _ in range(6) for p in (nn.Linear(16, 16), nn.Sigmoid()))
     return nn.Sequential(*parts, nn.Linear(16, 3))
 
 
@@ -47,7 +50,7 @@ def group(tmp_path):
 
 def test_a_distributed_wrapper_adds_no_prefix_and_gives_what_the_model_alone_gives(group, tmp_path):
     alone, wrapped = deep_sigmoid(), DistributedDataParallel(deep_sigmoid())
-    data, options = learnable(16, count=8), {"with_": "lcw", "optimizer": "momentum", "learning_rate": 0.1, "steps": 40}
+    data, options = learnable(16, count=8), {"with_": "lcw", "optimizer": "momentum", "learning_rate": 0.1, "steps": 12}
     before = state_of(wrapped.module)
     seen = diagnose(wrapped, data, "cross_entropy")
     assert state_of(wrapped.module) == before
@@ -122,7 +125,7 @@ def test_every_remedy_survives_adapted_weights(kind, name):
     model = adapted(kind)
     before = state_of(model)
     try:
-        REMEDIES[name](model, learnable(), "cross_entropy", generator=0)
+        REMEDIES[name](model, learnable(), "cross_entropy", generator=0, **FEW.get(name, {}))
     except ValueError:
         assert state_of(model) == before
     assert all(bool(p.isfinite().all()) for p in model.parameters())
@@ -164,7 +167,7 @@ def test_parameters_with_fewer_than_two_axes_are_no_obstacle(name):
         nn.init.constant_(model.inner.weight, 0.1)
     before = state_of(model)
     try:
-        REMEDIES[name](model, learnable(), "cross_entropy", generator=0)
+        REMEDIES[name](model, learnable(), "cross_entropy", generator=0, **FEW.get(name, {}))
     except InapplicableError:
         assert state_of(model) == before
     assert all(bool(p.isfinite().all()) for p in model.parameters())

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from cases import CASES, normal
+from cases import each_diverse_case, normal
 from states import randomness, state_of
 from theta0._batches import load_batches
 from theta0._errors import InapplicableError
@@ -38,16 +38,16 @@ def data(width=6, count=3, samples=16):
     return [(normal(samples, width, seed=i), torch.arange(samples) % 3) for i in range(count)]
 
 
-@pytest.mark.parametrize("c", CASES, ids=lambda c: c.name)
+@each_diverse_case
 @pytest.mark.parametrize("name", sorted(set(REMEDIES) - {"unit-variance", "lcw", "centre"} - set(SEARCHES)))
-def test_a_remedy_changes_values_only_or_nothing_at_all(c, name):
-    if c.name == "lazy":
+def test_a_remedy_changes_values_only_or_nothing_at_all(case, name):
+    if case.name == "lazy":
         pytest.skip("told by every remedy alike")
-    model = c.model()
+    model = case.model()
     inner = unwrapped(model)
     before, drawn = state_of(inner), randomness()
     try:
-        REMEDIES[name](model, c.batches(), c.loss, generator=0)
+        REMEDIES[name](model, case.batches(), case.loss, generator=0)
     except ValueError:
         assert state_of(inner) == before
     after = state_of(inner)

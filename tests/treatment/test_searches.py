@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cases import CASES, case, flat, mlp, normal
+from cases import SAMPLED, case, flat, mlp, normal
 from states import randomness, state_of
 from theta0._errors import InapplicableError
 from theta0._models import unwrapped
@@ -118,7 +118,7 @@ def test_every_remedy_that_is_broken_off_leaves_the_model_bit_for_bit(name):
             assert randomness() == drawn
 
 
-@pytest.mark.parametrize("c", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("c", SAMPLED, ids=lambda c: c.name)
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_search_changes_values_only_or_nothing_at_all(c, name):
     if c.name == "lazy":

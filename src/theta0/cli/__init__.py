@@ -123,11 +123,18 @@ def rate(
         list[int] | None, typer.Option(help="Also the rate for batches of this size; may be repeated.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Test the curvature products on this network first.")] = False,
+    steps: Annotated[
+        int,
+        typer.Option(help="Gradients to spend on trying rates, at most; 0: what the curvature says, untried.", min=0),
+    ] = 400,
+    warm_up: Annotated[
+        bool, typer.Option("--warm-up", help="Also try a higher rate that is raised step by step.")
+    ] = False,
     as_json: JsonOption = False,
     traceback: TracebackOption = False,
 ) -> None:
-    """Find the learning rate that the starting point can bear. Exit code: 0 done, 2 bad target or no curvature."""
-    with errors(traceback), progress("measuring the curvature") as tell, redirect_stdout(sys.stderr):
+    """Find the learning rate to train with, by short runs. Exit code: 0 found, 1 no rate trains, 2 bad target."""
+    with errors(traceback), progress("trying learning rates") as tell, redirect_stdout(sys.stderr):
         from theta0.curvature import top_eigenvalue
         from theta0.experiments import suggest_learning_rate, verify_learning_rate
         from theta0.reports import rate_document, rate_report
@@ -138,12 +145,21 @@ def rate(
             top_eigenvalue(t.model, t.batches, t.loss, max_batches=1, check=True)
         chosen = optimizer or t.optimizer or "sgd"
         found = suggest_learning_rate(
-            t.model, t.batches, t.loss, chosen, certify=certify, batch_sizes=batch_size or None
+            t.model,
+            t.batches,
+            t.loss,
+            chosen,
+            certify=certify,
+            batch_sizes=batch_size or None,
+            steps=steps,
+            warm_up=warm_up,
         )
+        verify = verify and found.value is not None
         if verify:
             tell("training briefly around the suggestion")
         runs = verify_learning_rate(t.model, t.batches, t.loss, found) if verify else ()
     show(lambda: rate_document(found, runs, target=target), lambda: rate_report(found, runs, target=target), as_json)
+    raise typer.Exit(0 if found.value is not None else 1)
 
 
 @app.command()

@@ -205,7 +205,7 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
         self.cost += cost
         with preserve_state(made.model):
             found = allowed_rate(made.model, trial.train, trial.loss, trial.optimizer)
-        if found is None or not (math.isfinite(found.value) and found.value > 0):
+        if found is None or found.value is None or not (math.isfinite(found.value) and found.value > 0):
             return probed, probed
         self.cost += found.cost
         return min(found.value, max(RATES)), probed

@@ -129,7 +129,8 @@ def _errors(theta: np.ndarray, residuals: np.ndarray) -> np.ndarray:
     """min(r, r²/g) for each Ritz value, g its distance to the nearest other one."""
     apart = np.abs(np.diff(theta))
     gaps = np.minimum(np.append(apart, np.inf), np.append(np.inf, apart))
-    return np.minimum(residuals, residuals**2 / np.maximum(gaps, np.finfo(float).tiny))
+    errors: np.ndarray = np.minimum(residuals, residuals**2 / np.maximum(gaps, np.finfo(float).tiny))
+    return errors
 
 
 def _settled(theta: np.ndarray, earlier: np.ndarray, wanted: int, tolerance: float) -> bool:

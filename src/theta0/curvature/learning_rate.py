@@ -1,5 +1,6 @@
 """The learning rate that the curvature of the loss allows at a starting point."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from theta0.curvature.problem import Matrix, flat
 from theta0.curvature.stability import ADAPTIVE, largest_rate, start_share
 from theta0.curvature.top_eigenvalue import Certificate, TopEigenvalue, top_eigenvalue
 
+_REPLACED = 3.0  # of the weights' size: no suggestion for an adaptive optimizer is above a third of it
 _MOMENTS = 4  # gradients of different samples that the second moments are averaged over, at least
 Outcome = Literal["trains", "waits", "rises", "diverges", "stalls", "unstable"]
 
@@ -66,7 +68,8 @@ class LearningRate:
         proven: whether a run at the suggestion trained.
         growth: λ where the run at the suggestion stopped over λ at the start, on the first batch; None where it was not
             measured.
-        warm_up: steps to raise the rate over, where that was measured to help.
+        warm_up: (steps, rate): a higher rate that trains better if it is raised linearly over so many steps, where that
+            was asked for and measured.
         reason: what the suggestion rests on, or why there is none.
         advice: what else would help.
     """
@@ -86,7 +89,7 @@ class LearningRate:
     runs: tuple[RateRun, ...] = ()
     proven: bool = False
     growth: float | None = None
-    warm_up: int | None = None
+    warm_up: tuple[int, float] | None = None
     reason: str = "the curvature at the start; no run has tried it"
     advice: tuple[str, ...] = ()
 
@@ -127,8 +130,8 @@ def curvature_rate(
 
     λ is the largest eigenvalue, over the batches, of the curvature at the start. The bound is 2/λ for gradient descent
     (furusho2020thesis §2.4) and as in `stability.largest_rate` for others; the suggestion is a share of it
-    (`stability.start_share`). λ grows in the first steps of many networks, so no run may hold at it. The model is left
-    as it was.
+    (`stability.start_share`), for adaptive optimizers at most a third of the weights' size. λ grows in the first steps
+    of many networks, so that no run may hold at it. The model is left as it was.
 
     Adaptive optimizers divide by P = √v̂ + ε. v̂ is the mean of squared gradients over the batches (a single batch is
     cut into four): Adam's bias-corrected second moment at the start, and what RMSprop's, which is not corrected, comes
@@ -199,8 +202,9 @@ def rate_and_direction(
     groups = [found, *smaller.values()]
     shares = [1.0, *(size * len(data) / sum(b.size for b in data) for size in smaller)]
     cost += sum(part * sum(f.cost for f in group) for part, group in zip(shares, groups, strict=True))
+    most = weight_size(inner) if settings.optimizer in ADAPTIVE else math.inf
     suggested = LearningRate(
-        share * bound,
+        min(share * bound, most / _REPLACED),
         bound,
         top,
         max(f.residual for f in found),
@@ -210,10 +214,25 @@ def rate_and_direction(
         settings.optimizer,
         chosen,
         (min(f.value for f in found), top),
-        tuple((size, tops[size], share * largest_rate(settings, tops[size])) for size in tops),
+        tuple((size, tops[size], min(share * largest_rate(settings, tops[size]), most / _REPLACED)) for size in tops),
         all(f.converged for group in groups for f in group),
     )
     return suggested, found[0].vector
+
+
+def weight_size(model: nn.Module) -> float:
+    """The median over weights of their entries' root mean square.
+
+    An adaptive optimizer moves each entry by about the rate in a step: one of this size draws another network, whatever
+    the curvature says.
+
+    Returns:
+        The size; 1 where every weight is zero.
+    """
+    trained = [p.detach() for p in model.parameters() if p.requires_grad]
+    weights = [p for p in trained if p.dim() > 1] or trained
+    sizes = sorted(size for size in (float(p.norm()) / p.numel() ** 0.5 for p in weights) if size > 0)
+    return sizes[len(sizes) // 2] if sizes else 1.0
 
 
 def _of_first_matrix(

@@ -10,6 +10,7 @@ ENOUGH = 40  # steps after which the search may end
 FALL = 0.15  # share of the loss to lose until then; else it goes on
 STILL = 0.05  # of the loss to lose since the rung before, where it began above what a constant predictor reaches
 LEVEL = 1.02  # times the first loss: a run on a plateau that is not above goes on beside the leader
+EQUAL = 0.01  # of the loss
 CLOSE = 0.2  # of the leader's fall: a neighbour so little behind goes on too
 LOWEST = -12  # no candidate below
 WINDOW = 8  # steps over which losses are averaged
@@ -55,9 +56,14 @@ class Search:
         return still or score < self.reference - FALL * abs(self.reference)
 
     def leader(self, rung: int) -> int | None:
-        """The k of the least mean loss; None where every run diverged."""
+        """The k of the least mean loss, on a long plateau the highest of equals; None where every run diverged."""
         found = {k: score for k, score in self.scores(rung).items() if math.isfinite(score)}
-        return min(found, key=lambda k: found[k]) if found else None
+        if not found:
+            return None
+        best = min(found, key=lambda k: found[k])
+        if rung <= ENOUGH or self.fallen(best, rung):
+            return best
+        return max(k for k, score in found.items() if score <= found[best] + EQUAL * abs(found[best]))
 
 
 def searched(search: Search, most: float) -> tuple[Search, int]:

@@ -10,22 +10,22 @@ from torch import Tensor, nn
 
 from theta0._batches import Batch, in_single_precision, load_batches, with_shapes
 from theta0._errors import UserCodeError
-from theta0._losses import Loss, checked, constant_loss, loss_of
+from theta0._losses import Loss, checked, constant_loss, loss_of, name_of
 from theta0._models import unwrapped
 from theta0._randomness import Randomness, streams
 from theta0._state import preserve_state
-from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, rate_and_direction
+from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, rate_and_direction, weight_size
 from theta0.curvature.problem import Matrix
 from theta0.curvature.stability import largest_rate
 from theta0.curvature.top_eigenvalue import top_eigenvalue
 from theta0.experiments.halving import WINDOW, Search, brought, searched
 from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind
-from theta0.experiments.runs import Experiment, PausedRun, losses_at, prepared
+from theta0.experiments.runs import Experiment, PausedRun, continued, losses_at, prepared, started
 
 FACTOR = 3.0  # between candidates
 _MOVED = 0.03  # of a weight's norm by the first step, where there is no curvature to start from
-_REPLACED = 1.0  # of the weights' own size: a step of an adaptive optimizer that long draws another network
 _LEARNT = 0.99  # of the best constant predictor's loss: not lower, and no longer falling, is not training
+_TARGETS = 10.0  # times a standardised target's spread, or its mean over its spread
 TIE = 0.05  # of the least loss
 EDGE = 1.5  # times its bound: training at a fixed rate settles near it (Cohen et al., 2021), well above it breaks
 _COARSE = 0.1  # of λ, which only places the candidates
@@ -45,6 +45,7 @@ def suggest_learning_rate(
     matrix: Matrix | None = None,
     batch_sizes: Sequence[int] | None = None,
     steps: int = 400,
+    warm_up: bool = False,
     tolerance: float = _COARSE,
     certify: tuple[float, float] | None = None,
     max_products: int = 100,
@@ -74,6 +75,7 @@ def suggest_learning_rate(
         batch_sizes: at most as large as the batches; λ is also taken on so many samples of each batch.
         steps: of all runs together, at most; about 100 are taken where the loss falls at once. 0 gives what the
             curvature says alone, unproven.
+        warm_up: whether to try the next higher rate with a warm-up too, for 40 to 160 steps more.
         tolerance: of λ.
         certify: (ε, δ) for λ on the first batch; see `top_eigenvalue`.
         max_products: of each λ; see `LearningRate.converged`.
@@ -108,7 +110,7 @@ def suggest_learning_rate(
     seed = int(torch.randint(2**31, (), generator=streams(generator)("runs")))
     with preserve_state(inner):
         experiment = prepared(inner, data, checked(loss), kind.make, seed)
-        return _proven(experiment, kind, allowed, direction, steps)
+        return _proven(experiment, kind, allowed, direction, steps, warm_up=warm_up)
 
 
 _READ = 32  # batches that the runs train on
@@ -137,7 +139,13 @@ def _without_curvature(kind: OptimizerKind, reason: str, matrix: Matrix | None) 
 
 
 def _proven(
-    experiment: Experiment, kind: OptimizerKind, allowed: LearningRate, direction: Tensor | None, steps: int
+    experiment: Experiment,
+    kind: OptimizerKind,
+    allowed: LearningRate,
+    direction: Tensor | None,
+    steps: int,
+    *,
+    warm_up: bool,
 ) -> LearningRate:
     """Search around what the curvature allows, or around a first step that moves weights a little."""
     moved, ceiling = _by_first_step(experiment, kind)
@@ -148,12 +156,26 @@ def _proven(
     reference = first if constant is None else min(first, constant)
     search = Search(experiment, min(anchor, ceiling / FACTOR), FACTOR, ceiling, first, reference, {})
     search, rung = searched(search, steps - allowed.cost)
+    allowed = replace(allowed, advice=_advice(experiment))
     extra, leader = 1 + len(window) / 3, search.leader(rung)
     if leader is None or not _trains(search, leader, rung):
         return _nothing(search, rung, allowed, extra)
     leader = _least_of_equals(search, leader, rung)
     search, chosen, tops, cost = _below_the_edge(search, leader, rung, kind, allowed, direction)
-    return _found(search, chosen, rung, replace(allowed, cost=allowed.cost + cost + extra), tops)
+    found = _found(search, chosen, rung, replace(allowed, cost=allowed.cost + cost + extra), tops)
+    return _warmed(search, chosen, rung, found) if warm_up else found
+
+
+def _warmed(search: Search, chosen: int, rung: int, found: LearningRate) -> LearningRate:
+    """The next higher rate, raised linearly over half of the steps, if that beats the suggestion by more than a tie."""
+    rate = search.runs[chosen].rate * search.factor
+    if rate > search.ceiling:
+        return found
+    run = continued(search.experiment, started(search.experiment, rate, rung // 2), rung)
+    found = replace(found, cost=found.cost + len(run.losses))
+    if not run.score(rung, WINDOW) < (1 - TIE) * search.runs[chosen].score(rung, WINDOW):
+        return found
+    return replace(found, warm_up=(rung // 2, rate))
 
 
 def _least_of_equals(search: Search, leader: int, rung: int) -> int:
@@ -254,22 +276,35 @@ def _constant(experiment: Experiment) -> float | None:
     return None if any(f is None for f in found) else math.fsum(f for f in found if f is not None) / len(found)
 
 
+def _advice(experiment: Experiment) -> tuple[str, ...]:
+    """Regression targets whose size or distance from zero the outputs must first be brought to."""
+    if name_of(experiment.loss) not in ("mse", "l1"):
+        return ()
+    targets = [b.targets.detach().double() for b in experiment.batches if isinstance(b.targets, Tensor)]
+    if not targets:
+        return ()
+    together = torch.cat([t.flatten() for t in targets])
+    mean, spread = float(together.mean()), float(together.std(correction=0))
+    if 1 / _TARGETS < spread < _TARGETS and abs(mean) < _TARGETS * spread:
+        return ()
+    return (
+        f"The targets have mean {mean:.3g} and standard deviation {spread:.3g}: standardise the targets "
+        "((targets - mean) / deviation); most of the training goes into reaching their size.",
+    )
+
+
 def _by_first_step(experiment: Experiment, kind: OptimizerKind) -> tuple[float, float]:
     """The rate whose first step moves a weight by 3 % of its norm, and the rate above which none is tried."""
     experiment.restore()
     model = experiment.model
+    if kind.adaptive:
+        size = weight_size(model)
+        return _MOVED * size, size
     model.zero_grad(set_to_none=True)
     with torch.enable_grad():
         value, _ = loss_of(model, experiment.batches[0], experiment.loss)
-        value.backward()  # type: ignore[no-untyped-call]
-    weights = [p for p in model.parameters() if p.requires_grad and p.dim() > 1] or [
-        p for p in model.parameters() if p.requires_grad
-    ]
-    sizes = [(float(p.detach().norm()), p) for p in weights]
-    if kind.adaptive:
-        typical = sorted(size / p.numel() ** 0.5 for size, p in sizes if size > 0)
-        middle = typical[len(typical) // 2] if typical else 1.0
-        return _MOVED * middle, _REPLACED * middle
-    ratios = [size / float(p.grad.norm()) for size, p in sizes if p.grad is not None and float(p.grad.norm()) > 0]
-    ratios = [ratio for ratio in ratios if ratio > 0]
+        value.backward()  # type: ignore[no-untyped-call] # works under re-entrant checkpointing
+    trained = [p for p in model.parameters() if p.grad is not None]
+    norms = [(float(p.detach().norm()), float(p.grad.norm())) for p in trained if p.grad is not None and p.dim() > 1]
+    ratios = [size / gradient for size, gradient in norms if size > 0 and gradient > 0]
     return _MOVED * min(ratios, default=1.0), math.inf

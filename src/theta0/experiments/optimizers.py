@@ -1,6 +1,7 @@
 """The user's optimizer, by name, class, factory or as an instance that is mirrored, at any learning rate."""
 
 import copy
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ def optimizer_kind(optimizer: Optimizer, model: nn.Module, **settings: Any) -> O
             factory, called with the parameters; or an optimizer over the model's parameters, which is left alone: its
             class, its groups and their options are taken, and the ratios of their rates.
         model: whose parameters an instance has.
-        settings: of a named one, as in `OptimizerSettings`.
+        settings: of a named one, as in `stability.OptimizerSettings`.
 
     Returns:
         The kind.
@@ -63,7 +64,7 @@ def optimizer_kind(optimizer: Optimizer, model: nn.Module, **settings: Any) -> O
         kind: Any = optimizer  # torch declares no `lr` for the base class
         return _described(kind(_parameters(model), lr=1e-3), lambda p, rate: kind(p, lr=rate))
     if callable(optimizer):
-        factory = optimizer
+        factory: Callable[[list[nn.Parameter]], Any] = optimizer
         made = factory(_parameters(model))
         if isinstance(made, torch.optim.Optimizer):
             return _described(made, lambda p, rate: _at(factory(p), rate))
@@ -91,14 +92,19 @@ def _settings(name: str, options: Mapping[str, Any]) -> OptimizerSettings:
 
 
 def _mirrored(optimizer: torch.optim.Optimizer, rate: float) -> torch.optim.Optimizer:
-    """A new optimizer of the same class over the same parameters, with the same options and no state."""
-    groups = [
+    """An optimizer of the same class over the same parameters, with the same options, no state and no hooks.
+
+    Not by calling the class: what its constructor takes is not always what it keeps.
+    """
+    made: torch.optim.Optimizer = object.__new__(type(optimizer))
+    kept = {name: value for name, value in vars(optimizer).items() if name != "step"}  # schedulers replace `step`
+    vars(made).update({name: OrderedDict() if "hooks" in name else value for name, value in kept.items()})
+    made.state = defaultdict(dict)
+    made.param_groups = [
         {key: value if key == "params" else copy.copy(value) for key, value in group.items()}
         for group in optimizer.param_groups
     ]
-    kind: Any = type(optimizer)
-    taken = {key: value for key, value in optimizer.defaults.items() if key != "lr"}
-    return _at(kind(groups, lr=rate, **taken), rate)
+    return _at(made, rate)
 
 
 def _at(optimizer: torch.optim.Optimizer, rate: float) -> torch.optim.Optimizer:

@@ -12,7 +12,7 @@ from theta0._losses import Loss, loss_of
 from theta0._state import snapshot
 from theta0.experiments.optimizers import Maker
 
-_EXPLODED = 1e3  # times the largest loss that the start has on the batches seen
+_EXPLODED = 1e3  # times the first loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +46,7 @@ class PausedRun:
         optimizer: with its state.
         resume: puts the model into the state that the run has reached.
         diverged: whether the loss became non-finite, or a thousand times the first one.
+        warm_up: steps over which the rate rises linearly to its value.
     """
 
     rate: float
@@ -53,6 +54,7 @@ class PausedRun:
     optimizer: torch.optim.Optimizer
     resume: Callable[[], None]
     diverged: bool = False
+    warm_up: int = 0
 
     def score(self, step: int, window: int) -> float:
         """The mean loss of the last steps up to one.
@@ -75,15 +77,16 @@ def prepared(model: nn.Module, batches: Sequence[Batch], loss: Loss, make: Maker
     return Experiment(model, batches, loss, make, snapshot(model), seed)
 
 
-def started(experiment: Experiment, rate: float) -> PausedRun:
+def started(experiment: Experiment, rate: float, warm_up: int = 0) -> PausedRun:
     """A run that has not taken a step.
 
     Returns:
         The run.
     """
     experiment.restore()
+    first = rate / max(1, warm_up)
     trained = [p for p in experiment.model.parameters() if p.requires_grad]
-    return PausedRun(rate, (), experiment.make(trained, rate), experiment.restore)
+    return PausedRun(rate, (), experiment.make(trained, first), experiment.restore, warm_up=warm_up)
 
 
 def continued(experiment: Experiment, run: PausedRun, until: int) -> PausedRun:
@@ -98,12 +101,20 @@ def continued(experiment: Experiment, run: PausedRun, until: int) -> PausedRun:
     losses, diverged = list(run.losses), False
     while len(losses) < until and not diverged:
         torch.manual_seed(experiment.seed + len(losses))
+        if len(losses) < run.warm_up:
+            _raised(run.optimizer, len(losses) + 1)
         value = _stepped(experiment, run.optimizer, len(losses))
         losses.append(value)
-        diverged = not abs(value) <= _EXPLODED * max(1e-12, max(map(abs, losses[: len(experiment.batches)][:1])))
+        diverged = not abs(value) <= _EXPLODED * max(1e-12, abs(losses[0]))
     run.optimizer.zero_grad(set_to_none=True)
     resume = experiment.restore if diverged else snapshot(experiment.model)
     return replace(run, losses=tuple(losses), resume=resume, diverged=diverged)
+
+
+def _raised(optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Rates of a warm-up at its first step are a step's share; at later ones they grow by as much."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * step / (step - 1) if step > 1 else group["lr"]
 
 
 def _stepped(experiment: Experiment, optimizer: torch.optim.Optimizer, step: int) -> float:

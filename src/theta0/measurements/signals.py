@@ -274,7 +274,8 @@ def _alive(call: NonlinearityCall, z: Tensor, unit_axis: int, derivative: Tensor
     others = [axis for axis in range(z.dim()) if axis != z.dim() + unit_axis]
     if call.spec.alive and others:
         extreme = z.amax(others) if call.spec.alive == "above" else z.amin(others)
-        return slope(call.function, extreme, call.arguments, call.options) != 0
+        if not bool(extreme.isnan().any()):
+            return slope(call.function, extreme, call.arguments, call.options) != 0
     full = slope(call.function, z, call.arguments, call.options) if derivative is None else derivative
     return (full != 0).movedim(unit_axis, -1).flatten(0, -2).any(0)
 

@@ -12,6 +12,16 @@ from theta0._training import Run
 from theta0.curvature.learning_rate import LearningRate
 from theta0.reports.wording import number, printable
 
+_LAST = 8  # losses that are averaged
+_MEANING = {
+    "trains": "trains",
+    "waits": "stopped early, behind another",
+    "rises": "the loss rose",
+    "diverges": "diverged",
+    "stalls": "the loss hardly fell",
+    "unstable": "curvature times rate rose far above the bound",
+}
+
 
 def rate_report(rate: LearningRate, runs: Sequence[Run] = (), *, target: str) -> RenderableType:
     """A rate for the terminal: the suggestion, what it rests on, and what short runs around it did.
@@ -19,40 +29,70 @@ def rate_report(rate: LearningRate, runs: Sequence[Run] = (), *, target: str) ->
     Returns:
         What a rich console prints.
     """
-    parts: list[RenderableType] = [
-        Text(f"{printable(target)}: train with {rate.optimizer} at {number(rate.value)}.", style="bold"),
-        Text(),
-        _numbers(rate),
-    ]
+    parts: list[RenderableType] = [Text(_headline(rate, target), style="bold"), Text(), _numbers(rate)]
     if rate.by_batch_size:
         sizes = ", ".join(f"{number(value)} at {size} samples" for size, _, value in rate.by_batch_size)
         parts.append(Text(f"By batch size: {sizes}."))
     if not rate.converged:
         parts.append(Text("λ has not converged: raise max_products or the tolerance.", style="bold yellow"))
+    if rate.warm_up is not None:
+        steps, higher = rate.warm_up
+        parts.append(Text(f"Raised linearly over {steps} steps, {number(higher)} trains better still."))
+    parts += [Text(sentence) for sentence in rate.advice]
+    if rate.runs:
+        parts += [Text(), _evidence(rate)]
     if runs:
         parts += [Text(), _runs(rate, runs)]
     return Group(*parts)
 
 
+def _headline(rate: LearningRate, target: str) -> str:
+    if rate.value is None:
+        return f"{printable(target)}: no learning rate was found at which {rate.optimizer} trains: {rate.reason}."
+    certainty = "" if rate.proven else ", which no run has tried"
+    return f"{printable(target)}: train with {rate.optimizer} at {number(rate.value)}{certainty}."
+
+
 def _numbers(rate: LearningRate) -> Grid:
     grid = Grid(box=None, show_header=False, pad_edge=False)
     low, high = rate.spread
-    rows = [
-        ("stable below", number(rate.bound)),
-        (
-            f"λ, largest eigenvalue of the {rate.matrix}",
-            f"{number(rate.top_eigenvalue)} (residual {rate.residual:.1e})",
-        ),
-        ("λ over the batches", f"{number(low)} to {number(high)}"),
-        ("check", f"{rate.steps} steps, halved {rate.halvings} times" if rate.steps else "none"),
-        ("cost", f"{rate.products} products, {number(rate.cost)} gradients"),
-    ]
+    rows = [("because", rate.reason), ("cost", f"{rate.products} products, {number(rate.cost)} gradients in all")]
+    if math.isfinite(rate.top_eigenvalue):
+        rows[1:1] = [
+            ("at the start stable below", number(rate.bound)),
+            (
+                f"λ, largest eigenvalue of the {rate.matrix}",
+                f"{number(rate.top_eigenvalue)} (residual {rate.residual:.1e})",
+            ),
+            ("λ over the batches", f"{number(low)} to {number(high)}"),
+        ]
+    if rate.growth is not None:
+        rows.insert(-1, ("λ where the run ended", f"{number(rate.growth)} times that at the start"))
     certificate = rate.certificate
     if certificate is not None:
         sure = f"λ is at most {certificate.epsilon:.0%} larger, with probability {1 - certificate.delta:.1%}"
-        rows.insert(3, ("certificate", f"{sure} ({certificate.products} products)"))
+        rows.insert(-1, ("certificate", f"{sure} ({certificate.products} products)"))
     for label, value in rows:
         grid.add_row(label, value)
+    return grid
+
+
+def _evidence(rate: LearningRate) -> Grid:
+    """The runs that chose."""
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("rate", "steps", "first loss", "last losses", "outcome"):
+        grid.add_column(title, justify="left" if title == "outcome" else "right")
+    for run in rate.runs:
+        last = run.losses[-_LAST:]
+        chosen = run.rate == rate.value
+        grid.add_row(
+            number(run.rate),
+            str(len(run.losses)),
+            number(run.losses[0]),
+            number(math.fsum(last) / len(last)),
+            f"{run.outcome}: the suggestion" if chosen else _MEANING[run.outcome],
+            style="bold" if chosen else "",
+        )
     return grid
 
 
@@ -61,7 +101,7 @@ def _runs(rate: LearningRate, runs: Sequence[Run]) -> Grid:
     for title in ("rate", "times the suggestion", "loss at the start", "held-out loss after", "outcome"):
         grid.add_column(title, justify="left" if title == "outcome" else "right")
     for run in runs:
-        factor = number(run.rate / rate.value)
+        factor = number(run.rate / rate.value) if rate.value else ""
         grid.add_row(number(run.rate), factor, number(run.losses[0]), number(run.held_out), outcome(run))
     return grid
 

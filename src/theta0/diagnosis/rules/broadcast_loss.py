@@ -53,12 +53,14 @@ RULE = Rule(
             model = nn.Linear(8, 1)
             batches = [(inputs, inputs.sum(1))]  # outputs (64, 1), targets (64,)
 
+
             def loss(outputs, targets):
                 return ((outputs - targets) ** 2).mean()
         """,
         healthy="""
             model = nn.Linear(8, 1)
             batches = [(inputs, inputs.sum(1, keepdim=True))]
+
 
             def loss(outputs, targets):
                 return ((outputs - targets) ** 2).mean()

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
-from cases import CASES, case, flat, labels, mlp, normal
+from cases import SAMPLED, case, flat, mlp, normal
 from states import randomness, state_of
 from theta0._models import unwrapped
 from theta0.initializers import unit_variance_
@@ -21,7 +21,7 @@ from theta0.treatment import REMEDIES, treat
 from theta0.treatment.trials import fresh_order
 
 
-def deep(depth=12, width=16, phi=nn.Sigmoid) -> nn.Sequential:
+def deep(depth=6, width=16, phi=nn.Sigmoid) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
         *(part for _ in range(depth) for part in (nn.Linear(width, width), phi())), nn.Linear(width, 3)
@@ -37,28 +37,9 @@ def learnable(count=8) -> list:
 QUICK = {"optimizer": "momentum", "learning_rate": 0.1, "steps": 8}
 
 
-def test_a_deep_sigmoid_network_is_mended_and_stays_mended():
-    model = deep()
-    drawn = randomness()
-    found = treat(model, learnable(), "cross_entropy", optimizer="momentum", learning_rate=0.1, steps=60)
-    assert found.kept
-    assert found.remedy == "lcw"
-    assert found.rate == 0.1
-    for plain, treated in found.confirmations:
-        assert treated.held_out < 0.62 < 0.65 < plain.held_out
-    assert found.reason.startswith("Kept")
-    assert not found.before.healthy
-    assert found.after.healthy
-    assert randomness() == drawn
-    assert [is_linearly_constrained(m) for m in model if isinstance(m, nn.Linear)] == [True] * 12 + [False]
-    assert all(p.grad is None and p.requires_grad for p in model.parameters())
-    x, y = learnable()[0]
-    assert F.cross_entropy(model(x), y).item() > 0.7  # the start, not the trained net
-
-
 def test_the_reported_runs_are_what_training_gives_on_data_that_took_no_part_before():
     model = deep()
-    found = treat(model, learnable(), "cross_entropy", with_="lcw", **QUICK | {"steps": 40})
+    found = treat(model, learnable(), "cross_entropy", with_="lcw", **QUICK | {"steps": 12})
     assert found.kept
     assert len(found.confirmations) == 3
     assert found.confirmations[0] == (found.untreated, found.treated)
@@ -68,7 +49,7 @@ def test_the_reported_runs_are_what_training_gives_on_data_that_took_no_part_bef
         model.load_state_dict(start)
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         losses = []
-        for x, y in fresh_order(rest, 40, order):
+        for x, y in fresh_order(rest, 12, order):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y)
             losses.append(loss.item())
@@ -117,7 +98,7 @@ def test_what_is_no_better_is_taken_back():
     assert randomness() == drawn
 
 
-@pytest.mark.parametrize("c", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("c", SAMPLED, ids=lambda c: c.name)
 @pytest.mark.parametrize("with_", ["lcw", "unit-variance"])
 def test_kept_or_taken_back_for_every_network(c, with_):
     model = c.model()
@@ -178,23 +159,6 @@ def test_a_fan_in_of_one_is_left_plain():
     assert [is_linearly_constrained(model[i]) for i in (0, 2, 4)] == [False, True, False]
 
 
-def test_where_nothing_can_be_constrained_it_is_told_and_taken_back():
-    model = nn.Linear(6, 3)
-    before = state_of(model)
-    with pytest.raises(ValueError, match="lcw could not be applied: expected a Linear or Conv layer before the last"):
-        treat(model, flat(), "cross_entropy", with_="lcw", **QUICK)
-    assert state_of(model) == before
-
-
-def test_auto_on_a_healthy_network_tries_nothing():
-    model = case("mlp").model()
-    before = state_of(model)
-    found = treat(model, flat(), "cross_entropy", **QUICK)
-    assert (found.remedy, found.kept, found.attempts, found.untreated) == ("", False, (), None)
-    assert found.reason.startswith("Nothing was found")
-    assert state_of(model) == before
-
-
 def test_a_parameter_that_was_never_drawn_is_drawn_and_its_neighbours_are_kept():
     model = deep(2, phi=nn.ReLU)
     with torch.no_grad():
@@ -209,13 +173,6 @@ def test_a_parameter_that_was_never_drawn_is_drawn_and_its_neighbours_are_kept()
             for p, q in zip(others, [p for n, p in model.named_parameters() if n != "2.weight"], strict=True)
         )
     assert model[2].weight.isfinite().all()
-
-
-def test_without_a_rate_each_start_gets_its_own():
-    found = treat(deep(4), learnable(), "cross_entropy", with_="lcw", steps=5)
-    assert 1e-3 <= found.untreated.rate <= 1
-    assert 1e-3 <= found.treated.rate <= 1
-    assert found.cost > 100
 
 
 def test_a_diverging_run_counts_as_infinite_and_is_not_kept():
@@ -295,27 +252,6 @@ def test_zero_weights_are_left_as_they_are(name):
     assert not model[4].weight.any()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"with_": "magic"}, "with: expected auto, unit-variance, lcw, .*nio.*standardize-input, got 'magic'"),
-        ({"optimizer": "lion"}, "optimizer: expected one of"),
-        ({"steps": 0}, "steps: expected at least 1, got 0"),
-        ({"loss": "hinge"}, "loss: expected"),
-        ({"batches": []}, "batches: expected at least one batch"),
-        ({"batches": [(normal(1, 6), labels(1))]}, "at least two samples"),
-        ({"loss": None}, "loss: expected a name or a callable, got None"),
-    ],
-)
-def test_wrong_arguments_leave_the_model(options, message, unchecked):
-    model = mlp()
-    before = state_of(model)
-    given_ = {"batches": flat(), "loss": "cross_entropy"} | options
-    with pytest.raises(ValueError, match=message):
-        treat(model, given_.pop("batches"), given_.pop("loss"), **given_)
-    assert state_of(model) == before
-
-
 def test_repeatable_also_with_dropout_whatever_the_global_seed():
     def run(seed):
         random.seed(seed)
@@ -325,15 +261,6 @@ def test_repeatable_also_with_dropout_whatever_the_global_seed():
 
     with torch.random.fork_rng():
         assert run(1) == run(2)
-
-
-def test_progress_and_log():
-    told = []
-    found = treat(deep(2), learnable(), "cross_entropy", with_="lcw", progress=told.append, **QUICK)
-    assert told[-2:] == ["trying lcw", "proving lcw on fresh data orders"]
-    logged = found.to_dict()
-    assert logged["held_out_loss/treated"] == found.treated.held_out
-    assert logged["0/preactivation_variance"] > 0
 
 
 def test_only_remedies_that_apply_are_announced():

@@ -1,5 +1,6 @@
 """Short runs around a suggestion."""
 
+import dataclasses
 import math
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from states import state_of
-from theta0.curvature import suggest_learning_rate, verify_learning_rate
+from theta0.experiments import suggest_learning_rate, verify_learning_rate
 from theta0.reports import rate_document, rate_report
 
 X = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
@@ -29,6 +30,13 @@ def test_a_step_count_is_needed():
     found = suggest_learning_rate(model, BATCHES, "mse", steps=0)
     with pytest.raises(ValueError, match="steps: expected at least 1, got 0"):
         verify_learning_rate(model, BATCHES, "mse", found, steps=0)
+
+
+def test_without_a_rate_there_is_nothing_to_verify():
+    model = nn.Linear(8, 1)
+    nothing = dataclasses.replace(suggest_learning_rate(model, BATCHES, "mse", steps=0), value=None)
+    with pytest.raises(ValueError, match="suggestion: expected a rate, got none"):
+        verify_learning_rate(model, BATCHES, "mse", nothing)
 
 
 def test_report_and_document_say_the_same():

@@ -67,7 +67,7 @@ def group_norm_cnn() -> Case:
 
 def transformer() -> Case:
     layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.1, batch_first=True)
-    net = Pooled(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), 8, 3)
+    net = Pooled(nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), 8, 3)
     return net, torch.randn(6, 5, 8), torch.randint(3, (6,)), "cross_entropy"
 
 

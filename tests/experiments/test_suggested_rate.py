@@ -1,0 +1,162 @@
+"""The suggestion has been tried, wherever a training step works; where nothing trains there is none."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from curvature_cases import net
+from states import state_of
+from theta0._training import OptimizerSettings, make_optimizer
+from theta0.experiments import suggest_learning_rate
+
+
+def digits(seed: int, hidden: int, nonlinearity=nn.ReLU, *, raw: bool = True):
+    """Plain networks on digits, 12 batches of 128."""
+    data = pytest.importorskip("sklearn.datasets").load_digits()
+    x = torch.tensor(data.data, dtype=torch.float32) / 16
+    x = x if raw else (x - x.mean()) / x.std()
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:1536]
+    widths = [64, *[128] * hidden, 10]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        layers = [part for i in range(hidden + 1) for part in (nn.Linear(widths[i], widths[i + 1]), nonlinearity())]
+    return nn.Sequential(*layers[:-1]), [(x[part], torch.tensor(data.target)[part]) for part in order.split(128)]
+
+
+def after(model, batches, optimizer, rate: float, steps: int) -> float:
+    step_of = make_optimizer(OptimizerSettings(optimizer), model.parameters(), rate)
+    for step in range(steps):
+        x, y = batches[step % len(batches)]
+        step_of.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        step_of.step()
+    return sum(float(nn.functional.cross_entropy(model(x), y).detach()) for x, y in batches) / len(batches)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "rmsprop"])
+@pytest.mark.parametrize("name", ["mlp", "bn-resnet", "transformer"])
+def test_the_suggestion_is_the_rate_of_a_run_that_trained(name, optimizer):
+    model, x, y, loss = net(name)
+    before = state_of(model)
+    batches = [(x[: len(x) // 2], y[: len(x) // 2]), (x[len(x) // 2 :], y[len(x) // 2 :])]
+    found = suggest_learning_rate(model, batches, loss, optimizer, generator=0)
+    assert state_of(model) == before
+    assert found.proven
+    chosen = [run for run in found.runs if run.rate == found.value]
+    assert [run.outcome for run in chosen] == ["trains"]
+    assert sum(chosen[0].losses[-4:]) < sum(chosen[0].losses[:4])
+    rates = [run.rate for run in found.runs]
+    assert rates == sorted(rates)
+    assert rates[1] / rates[0] == pytest.approx(3)
+    assert found.cost >= sum(len(run.losses) for run in found.runs)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+@pytest.mark.parametrize(("hidden", "nonlinearity"), [(4, nn.ReLU), (4, nn.Tanh)])
+def test_plain_networks_whose_curvature_grows_reach_seven_tenths_of_chance(optimizer, hidden, nonlinearity):
+    """Their λ grows sixtyfold in the first forty steps: at the curvature's own rate they diverge."""
+    for seed in range(2):
+        model, batches = digits(seed, hidden, nonlinearity, raw=False)
+        found = suggest_learning_rate(model, batches, "cross_entropy", optimizer, generator=seed)
+        assert found.cost <= 400
+        assert after(model, batches, optimizer, found.value, 100) < 0.7 * math.log(10)
+
+
+def test_where_no_rate_trains_there_is_no_rate_but_a_reason():
+    """Constant inputs and balanced labels: no weights do better than chance."""
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+    found = suggest_learning_rate(
+        model, [(torch.ones(8, 3), torch.arange(8) % 2)], "cross_entropy", "adam", generator=0
+    )
+    assert found.value is None
+    assert not found.proven
+    assert "lowered the loss" in found.reason
+    assert found.cost <= 400
+
+
+def test_no_steps_give_what_the_curvature_says_and_say_that_it_is_unproven():
+    model, x, y, loss = net("mlp")
+    found = suggest_learning_rate(model, [(x, y)], loss, steps=0, generator=0)
+    assert found.value == pytest.approx(found.bound / 4)
+    assert not found.proven
+    assert not found.runs
+    assert "no run has tried it" in found.reason
+
+
+class Slope(nn.Module):
+    """u' + u = 0 by a derivative inside the forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        u = self.body(x)
+        (slope,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+        return torch.cat([slope + u, self.body(torch.zeros(1, 1)).expand(len(x), 1) - 1], 1)
+
+
+class Reentrant(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 16), nn.Linear(16, 1)
+
+    def forward(self, x):
+        return self.second(torch.relu(checkpoint(self.first, x.requires_grad_(), use_reentrant=True)))
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(30, 8, sparse=True), nn.Linear(8, 2)
+
+    def forward(self, codes):
+        return self.head(self.embedding(codes).mean(1))
+
+
+X = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+CODES = torch.randint(30, (64, 5), generator=torch.Generator().manual_seed(0))
+HARD = {
+    "gradients inside forward": (Slope, [(torch.linspace(0, 2, 32)[:, None], torch.zeros(32, 2))], "mse", "adam"),
+    "re-entrant checkpointing": (Reentrant, [(X, X.sum(1, keepdim=True))], "mse", "sgd"),
+    "an absolute error": (lambda: nn.Linear(4, 1), [(X, X.sum(1, keepdim=True))], "l1", "adam"),
+    "sparse embeddings": (Words, [(CODES, (CODES[:, 0] > 14).long())], "cross_entropy", "sgd"),
+    "large targets": (lambda: nn.Linear(4, 1), [(X, 1e4 * X.sum(1, keepdim=True))], "mse", "sgd"),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_wherever_a_training_step_works(name):
+    make, batches, loss, optimizer = HARD[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = make()
+    before = state_of(model)
+    found = suggest_learning_rate(model, batches, loss, optimizer, generator=0)
+    assert state_of(model) == before
+    assert found.proven
+    chosen = next(run for run in found.runs if run.rate == found.value)
+    assert chosen.losses[-1] < 0.9 * chosen.losses[0]
+
+
+def test_large_targets_are_named():
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+    found = suggest_learning_rate(model, [(X, 1e4 + X[:, :1])], "mse", "adam", generator=0)
+    assert any("standardise the targets" in sentence for sentence in found.advice)
+    plain = suggest_learning_rate(model, [(X, X[:, :1])], "mse", "adam", generator=0)
+    assert not plain.advice
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+def test_no_adaptive_rate_replaces_the_weights_in_one_step(optimizer):
+    """Weights with next to no gradient make the preconditioned curvature anything."""
+    model = nn.Sequential(nn.Linear(4, 16), nn.Sigmoid(), nn.Linear(16, 2))
+    with torch.no_grad():
+        model[2].weight.mul_(1e-6)
+    found = suggest_learning_rate(model, [(X, (X[:, 0] > 0).long())], "cross_entropy", optimizer, generator=0)
+    assert all(run.rate <= 1 for run in found.runs)
