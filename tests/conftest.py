@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import settings
 from jaxtyping import config, install_import_hook
 
 assert not any(name.startswith("theta0.") for name in sys.modules), (
@@ -16,6 +17,8 @@ with mock.patch("random.getrandbits", random.Random(0).getrandbits):
     import beartype.door  # noqa: F401 - its spot checks then draw from a generator of their own, not from the global one
 install_import_hook("theta0", "beartype.beartype")
 torch.set_num_threads(1)
+settings.register_profile("suite", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("suite")
 
 
 def pytest_collection_finish():
