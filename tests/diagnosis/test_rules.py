@@ -13,9 +13,10 @@ from rich.console import Console
 from torch import nn
 
 from cases import normal
+from cases import unprobed as diagnose
 from states import state_of
 from theta0._batches import load_batches
-from theta0.diagnosis import RULES, Evidence, Finding, Place, Rule, RuleDoc, diagnose, rules
+from theta0.diagnosis import RULES, Evidence, Finding, Place, Rule, RuleDoc, rules
 from theta0.diagnosis import evidence as module
 from theta0.diagnosis.documentation import PRELUDE, document, documentation
 from theta0.reports import diagnosis_document, diagnosis_report, write_page

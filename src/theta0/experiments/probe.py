@@ -198,7 +198,7 @@ def _probed(
     if anchor is None:
         anchor, spent = _by_first_step(experiment, kind)[0], spent + 1
     state = _Runs(
-        experiment, kind, {}, first, _floor(free, first), None if free is None else free.constant, steps, spent
+        experiment, kind, {}, first, _floor(free, first), None if free is None else free.constant, float(steps), spent
     )
     near = [r for r in other_rates if rate is None or rate / _FARTHEST <= r <= rate * FACTORS[3]]
     rates = _deduplicated([anchor, *near, *(anchor * factor for factor in FACTORS[1:])])[: len(FACTORS)]

@@ -25,6 +25,7 @@ from theta0.reports.wording import (
     network_facts,
     number,
     printable,
+    probe_lines,
     run_label,
     share,
     theta0_version,
@@ -179,6 +180,7 @@ def _diagnosis_content(diagnosis: Diagnosis) -> Content:
         panels=_panels([("as given", diagnosis)]),
         tables=_tables([("as given", diagnosis)]),
         facts=network_facts(diagnosis),
+        reason=" ".join(probe_lines(diagnosis)),
     )
 
 
