@@ -19,6 +19,7 @@ from theta0.cli.console import (
     require_writable,
     show,
 )
+from theta0.cli.explain import explain
 
 app = typer.Typer(
     add_completion=False,
@@ -256,3 +257,4 @@ def reproduce(
 
 
 app.command()(compare)
+app.command()(explain)

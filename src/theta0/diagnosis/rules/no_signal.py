@@ -63,8 +63,8 @@ RULE = Rule(
             model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3))
             optimizer, learning_rate = "adam", 1e-3
         """,
-        measured="A gain below a quarter of what there is to learn may be samples learnt by heart; above it none of the "
-        "permuted runs came on a hundred samples or more.",
+        measured="A gain below a quarter of what there is to learn may be samples learnt by heart; above it none of "
+        "the permuted runs came on a hundred samples or more.",
         ignore="Where few batches were read and the signal is weak: a larger `max_batches` shows it.",
     ),
 )
