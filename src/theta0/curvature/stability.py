@@ -1,4 +1,4 @@
-"""How large a learning rate each optimizer bears at a top curvature of λ, and the share of it to start with."""
+"""The largest rate at which each optimizer is stable at a top curvature of λ, and the share of it to try first."""
 
 from theta0._training import OptimizerSettings
 
@@ -22,11 +22,11 @@ def largest_rate(settings: OptimizerSettings, top: float) -> float:
 
 
 def start_share(settings: OptimizerSettings, matrix: str) -> float:
-    """The share of the bound to start with.
+    """The share of the bound to try first; runs decide (`experiments.suggest_learning_rate`).
 
     A half for gradient descent (1/λ, the fastest on the quadratic) and RMSprop. With momentum 1-β, a half at most: near
     the bound it oscillates for 1/(1-β) steps while the curvature grows. Adam an eighth. The last two are not theory but
-    what `benchmarks/bench_rates.py` found on five problems.
+    what was found on five problems.
 
     With the Gauss-Newton matrix the first two are halved: it leaves out the network's own curvature, and λ at the start
     was up to 2.5 times smaller than the Hessian's.

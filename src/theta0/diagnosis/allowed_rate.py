@@ -7,9 +7,8 @@ from torch import nn
 from theta0._batches import Batch
 from theta0._errors import NoCurvatureError, UserCodeError
 from theta0._losses import Loss, name_of
-from theta0.curvature.learning_rate import LearningRate
+from theta0.curvature.learning_rate import LearningRate, suggest_learning_rate
 from theta0.curvature.problem import Matrix
-from theta0.experiments.learning_rate import suggest_learning_rate
 
 _MOST: dict[Matrix, int] = {"ggn": 6, "hessian": 5}  # products: twelve gradients with what goes before and after
 _TOLERANCE = 0.1  # of λ: the thresholds are coarser
