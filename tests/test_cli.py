@@ -132,7 +132,7 @@ def test_the_json_document(tmp_path):
     result = inside("diagnose", path, "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     assert document["target"] == str(path)
     assert {"activation-shift", "vanishing-gradients"} <= {f["code"] for f in document["findings"]}
     keys = {"code", "severity", "layer", "value", "threshold", "message", "remedy", "source"}
@@ -147,7 +147,7 @@ def test_the_json_is_alone_on_standard_output_whatever_the_target_prints(tmp_pat
     talkative = HEAD + loud
     for command in ("diagnose", "treat"):
         result = inside(command, target(tmp_path, talkative), "--json")
-        assert json.loads(result.stdout)["schema"] == 1
+        assert json.loads(result.stdout)["schema"] == 2
         assert "forward" in result.stderr
 
 

@@ -61,23 +61,6 @@ _HOMES = {
     }.items()
     for name in names
 }
-_CATALOGUES = (
-    "comparison",
-    "curvature",
-    "diagnosis",
-    "experiments",
-    "explanation",
-    "initializers",
-    "layers",
-    "measurements",
-    "parametrizations",
-    "regularizers",
-    "reports",
-    "spectra",
-    "theory",
-    "treatment",
-)
-
 __all__ = [
     "Comparison",
     "Diagnosis",
@@ -125,10 +108,10 @@ def __getattr__(name: str) -> Any:
     Raises:
         AttributeError: if there is none of that name.
     """
-    if name in _CATALOGUES:
-        return importlib.import_module(f"theta0.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:
+        return importlib.import_module(f"theta0.{name}")
     raise AttributeError(f"module 'theta0' has no attribute {name!r}")
 
 

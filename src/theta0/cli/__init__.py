@@ -65,11 +65,7 @@ def diagnose(
         result = run(t.model, t.batches, t.loss, optimizer=t.optimizer, learning_rate=rate, probe_steps=steps)
         if html is not None:
             write_page(html, result, target=target)
-    show(
-        lambda: diagnosis_document(result, target=target),
-        lambda: diagnosis_report(result, target=target),
-        as_json,
-    )
+    show(lambda: diagnosis_document(result, target=target), lambda: diagnosis_report(result, target=target), as_json)
     raise typer.Exit(0 if result.healthy else 1)
 
 
@@ -113,11 +109,7 @@ def treat(
             save_start(result.wrapped or t.model, out, method=result.remedy)
         if html is not None:
             write_page(html, result, target=target)
-    show(
-        lambda: treatment_document(result, target=target),
-        lambda: treatment_report(result, target=target),
-        as_json,
-    )
+    show(lambda: treatment_document(result, target=target), lambda: treatment_report(result, target=target), as_json)
     raise typer.Exit(0 if result.kept else 1)
 
 
@@ -215,11 +207,7 @@ def spectrum(
         )
         if out is not None:
             write_spectrum_figure(out, found)
-    show(
-        lambda: spectrum_document(found, target=target),
-        lambda: spectrum_report(found, target=target),
-        as_json,
-    )
+    show(lambda: spectrum_document(found, target=target), lambda: spectrum_report(found, target=target), as_json)
     if out is not None:
         typer.echo(f"drawn in {out}", err=True)
 

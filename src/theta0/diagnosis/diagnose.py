@@ -95,11 +95,7 @@ def diagnosis_of(
     probe_steps: int = 0,
     rules: Sequence[Rule] | None = None,
 ) -> Diagnosis:
-    """As `diagnose`, on batches already loaded.
-
-    Returns:
-        The diagnosis.
-    """
+    """As `diagnose`, on batches already loaded."""
     by_code = _by_code([*RULES, *(rules or ())])
     evidence = Evidence(model, batches, loss, optimizer=optimizer, rate=rate, probe_steps=probe_steps)
     alone = [rule for rule in by_code.values() if rule.alone is not None and rule.alone(evidence)]

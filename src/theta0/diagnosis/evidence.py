@@ -20,7 +20,10 @@ from theta0.experiments.free_outputs import FreeOutputs, free_outputs
 from theta0.experiments.optimizers import optimizer_kind
 from theta0.experiments.probe import ExperimentRun, Probe, probe
 from theta0.experiments.shuffled_labels import ShuffledLabels, permutable, shuffled_labels
+from theta0.measurements.gradient_paths import GradientPaths, gradient_paths
 from theta0.measurements.inspection import Inspection
+from theta0.measurements.mixing import SAMPLES, Mixing, mixing
+from theta0.measurements.non_finite import NonFiniteOrigin, non_finite_origin
 from theta0.measurements.residual_stream import ResidualStream
 from theta0.measurements.signals import Observation, observed
 
@@ -135,7 +138,11 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         return (
             not any(numbers.get("nonfinite_share") for numbers in layers)
             and math.isfinite(self.network.get("loss", 0.0))
-            and all(math.isfinite(numbers.get("backward_norm", 0.0)) for numbers in self.table.values())
+            and all(
+                math.isfinite(numbers.get(quantity, 0.0))
+                for numbers in self.table.values()
+                for quantity in ("backward_norm", "gradient_norm")
+            )
         )
 
     @cached_property
@@ -188,6 +195,41 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         )
         self.spend(0.0 if shuffled is None else shuffled.cost)
         return shuffled
+
+    @cached_property
+    def without_gradient(self) -> list[str]:
+        """The trained parameters on which the loss does not depend differentiably."""
+        if not self.has_loss:
+            return []
+        return [name for name in self.trained if "gradient_norm" not in self.table.get(name, {})]
+
+    @cached_property
+    def origin(self) -> NonFiniteOrigin | None:
+        """The first operation that makes a number that is not finite; None where all are finite."""
+        if self.finite or not self.has_loss:
+            return None
+        found = non_finite_origin(self.model, self.batches, self.loss)
+        backward = found is None or found.backward
+        passes = len(self.batches) if found is None else found.batch + 1
+        self.spend(count_gradients(forward=passes, backward=passes if backward else 0))
+        return found
+
+    @cached_property
+    def paths(self) -> GradientPaths | None:
+        """How the loss depends on the parameters; None where every gradient arrives and the loss is no sum."""
+        suspicious = self.without_gradient or self.stuck or self.inspection.summands > 1
+        if not self.has_loss or not suspicious or not math.isfinite(self.network["loss"]):
+            return None
+        found = gradient_paths(self.model, self.batches[0], self.loss, self.stuck)
+        differentiated = sum(norm is not None for norm in found.norms) + bool(self.stuck)
+        self.spend(count_gradients(forward=1, backward=differentiated))
+        return found
+
+    @cached_property
+    def mixing(self) -> Mixing | None:
+        """Whether samples influence each other; None where that cannot be asked."""
+        self.spend(count_gradients(forward=2 * min(1.0, SAMPLES / self.batches[0].size)))
+        return mixing(self.model, self.batches[0])
 
     @cached_property
     def allowed_rate(self) -> LearningRate | None:

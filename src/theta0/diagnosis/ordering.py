@@ -11,11 +11,7 @@ _SEVERITIES = {"error": 0, "warning": 1, "note": 2}
 
 
 def revised(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Evidence) -> list[Finding]:
-    """Each finding as its rule sees it beside the others, all of them as they were judged.
-
-    Returns:
-        The findings that were not withdrawn.
-    """
+    """Each finding as its rule sees it beside the others, all of them as they were judged, less those withdrawn."""
     found = []
     for finding in findings:
         revise = rules[finding.code].revise
@@ -27,8 +23,7 @@ def revised(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Ev
 def ordered(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Evidence) -> list[Finding]:
     """Errors, then warnings, then notes; within each, causes first, and consequences with their `cause`.
 
-    Returns:
-        The findings; those at the same place in the order in which they were given.
+    Those at the same place keep their order.
     """
     positions = {link.layer: number for number, link in enumerate(evidence.links)}
 

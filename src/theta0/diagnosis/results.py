@@ -27,6 +27,8 @@ class Finding:
         layers: every layer concerned, `layer` first.
         cause: the code of an earlier finding from which this one may follow; the empty string if there is none.
         evidence: the short runs that prove it.
+        source_line: the line of the user's program where it arises, with its text, `model.py:42: x = x.detach()`; the
+            empty string where none is known.
     """
 
     code: str
@@ -40,6 +42,7 @@ class Finding:
     layers: tuple[str, ...] = ()
     cause: str = ""
     evidence: tuple[ExperimentRun, ...] = ()
+    source_line: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,5 @@ class Diagnosis:
         return not any(finding.severity == "error" for finding in self.findings)
 
     def to_dict(self) -> dict[str, float]:
-        """Every record as `{"layer/quantity": value}`.
-
-        Returns:
-            The dictionary that an experiment tracker logs.
-        """
+        """Every record as `{"layer/quantity": value}`, the dictionary that an experiment tracker logs."""
         return flat(self.records)

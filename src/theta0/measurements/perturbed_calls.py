@@ -13,7 +13,7 @@ from theta0._trace.interpreter import Handler, Interpreter, Step
 from theta0.measurements.perturbation_noise import Noise, draw, gram_is_cheaper, gram_route
 from theta0.measurements.perturbed_layers import (
     RELAYOUTS,
-    Layout,
+    Rows,
     UnsupportedCall,
     axes_of,
     batch_norm_beside,
@@ -46,7 +46,7 @@ class PerturbedCalls:  # a class because what it replaces shares the noise and w
         *,
         prefer: Preference,
         reused: frozenset[int],
-        layouts: Sequence[Sequence[Layout]] | None = None,
+        layouts: Sequence[Sequence[Rows]] | None = None,
     ) -> None:
         self.noise, self.names, self.samples, self.prefer, self.reused = noise, names, samples, prefer, reused
         self.count = len(noise.generators)

@@ -9,7 +9,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from theta0.explanation.results import Explanation
-from theta0.reports.document import finite, head
+from theta0.reports.document import document
 from theta0.reports.wording import number, printable
 
 MOST = 24  # runs that a screen shows
@@ -63,8 +63,7 @@ def explanation_document(found: Explanation, *, target: str) -> dict[str, Any]:
         "complete": found.complete,
         "cost_in_gradients": found.cost,
     }
-    document: dict[str, Any] = finite(head(target) | body)
-    return document
+    return document(target, body)
 
 
 def _left(found: Explanation) -> str:

@@ -120,11 +120,7 @@ def break_zero_gradients(
 
 
 def still_zero(model: nn.Module, batch: Batch, loss: Loss, names: Collection[str]) -> list[str]:
-    """Which parameters have a gradient of exactly zero, also after probe steps; the model is left as it was.
-
-    Returns:
-        Their names, in order.
-    """
+    """Which parameters have a gradient of exactly zero, also after probe steps; the model is left as it was."""
     with preserve_state(model), torch.enable_grad():
         steps_from(model, [batch], loss, optimizer="sgd", rate=0.01, steps=_PROBE_STEPS)
         named = dict(model.named_parameters())

@@ -90,15 +90,40 @@ def _signals(evidence: Evidence) -> Finding | None:
             "Every layer's output is finite, but the loss is not. "
             "Look for a logarithm of zero, a division by zero or an exponential of a large number in the loss."
         )
-    elif backward:
-        layers, value = backward, table[backward[0]]["backward_norm"]
+    elif backward or _bad_gradients(evidence):
+        layers = backward or _bad_gradients(evidence)
+        value = table[layers[0]].get("backward_norm", math.nan)
         message = (
-            f"Going backward, the gradient becomes not finite at layer {backward[0]!r}. "
-            "Look for a square root, norm or division at zero between that layer and the loss."
+            f"Going backward, the gradient becomes not finite at {layers[0]!r}. "
+            "Look for a square root, norm or division at zero between there and the loss."
         )
     else:
         return None
-    return Finding("non-finite", "error", layers[0], value, 0.0, message, "", "IEEE 754", tuple(layers))
+    origin = evidence.origin
+    if origin is None:
+        return Finding("non-finite", "error", layers[0], value, 0.0, message, "", "IEEE 754", tuple(layers))
+    what = "the derivative" if origin.backward else "the result"
+    why = f": {origin.why}" if origin.why else ""
+    reach = f" Layer {forward[0]!r} is the first that it reaches." if forward and not origin.backward else ""
+    place = origin.operation.path or layers[0]
+    return Finding(
+        code="non-finite",
+        severity="error",
+        layer=place,
+        value=value,
+        threshold=0.0,
+        message=f"The first number that is not finite is {what} of {origin.operation}{why}.{reach}",
+        remedy="",
+        source="IEEE 754",
+        layers=tuple(dict.fromkeys((place, *layers))),
+        source_line=origin.operation.line,
+    )
+
+
+def _bad_gradients(evidence: Evidence) -> list[str]:
+    """Parameters whose gradient is not finite though those of the layers' outputs are, last first."""
+    named = [name for name in evidence.trained if not math.isfinite(evidence.table[name].get("gradient_norm", 0.0))]
+    return named[::-1]
 
 
 RULE = Rule(
