@@ -8,8 +8,9 @@ from ill_networks import ILL, Ill, Product, data, default, healthy, stack
 from torch import nn
 
 from cases import case, each_case, flat
+from cases import unprobed as diagnose
 from theta0._batches import load_batches
-from theta0.diagnosis import Diagnosis, Evidence, diagnose
+from theta0.diagnosis import Diagnosis, Evidence
 from theta0.diagnosis.rules import zero_gradient
 
 CODES = {

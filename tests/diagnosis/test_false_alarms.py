@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from theta0 import diagnose
+from cases import unprobed as diagnose
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(256, 8, generator=G)

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from cases import labels, normal
+from cases import unprobed as diagnose
 from states import state_of
-from theta0 import diagnose
 
 X, Y = normal(16, 6), labels(16, classes=3)
 

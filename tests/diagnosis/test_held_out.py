@@ -3,8 +3,6 @@
 import pytest
 from held_out import HEALTHY, ILL
 
-from theta0 import diagnose
-
 pytestmark = pytest.mark.filterwarnings("ignore:Using a target size")
 
 

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from cases import labels, normal
+from cases import unprobed as diagnose
 from states import state_of
-from theta0 import diagnose
 
 WIDTH = 32
 X, Y = normal(64, 6), labels(64, classes=4, seed=3)

@@ -138,7 +138,8 @@ def comparison_handler(compared: Compared) -> Handler:
                 _compare(compared, step.spec.kind, (outputs, known(step, outputs)), (targets, known(step, targets)))
         elif compared.has_sides and step.spec.role in _PAIRING and len(step.arguments) > 1:
             one, other = ((value, known(step, value)) for value in step.arguments[:2])
-            _compare(compared, "difference", one, other)
+            # A product, as of probabilities and their logarithms, is compared in shape only.
+            _compare(compared, "difference" if step.spec.role == "subtract" else "pair", one, other)
 
     def after(step: Step, result: Any) -> Known | None:
         results = tensors_in((result,), {})
@@ -159,13 +160,13 @@ def comparison_handler(compared: Compared) -> Handler:
 def _compare(compared: Compared, kind: str, one: tuple[Any, Known], other: tuple[Any, Known]) -> None:
     """Note how low a loss of outputs and targets can get, and whether their shapes agree."""
     (outputs, known), (targets, _) = one, other
-    if kind == "difference":
+    if kind in ("difference", "pair"):
         if {one[1].side, other[1].side} != {"output", "target"}:
             return
         (outputs, known), (targets, _) = (one, other) if one[1].side == "output" else (other, one)
         broadcast = _stretched(outputs, targets)
         compared.broadcasts.extend([] if broadcast is None else [broadcast])
-        if outputs.shape != targets.shape:
+        if outputs.shape != targets.shape or kind == "pair":
             return
     if known.interval is not None:
         loss = attainable_loss(kind, outputs, targets, known.interval)

@@ -19,7 +19,7 @@ def diagnosis_document(diagnosis: Diagnosis, *, target: str) -> dict[str, Any]:
     """A diagnosis as the documented JSON object; numbers that are not finite become text ("nan", "inf").
 
     Returns:
-        Keys schema, theta0, target, healthy, records, findings, cost_in_gradients.
+        Keys schema, theta0, target, healthy, records, findings, learning_rate, probe, not_measured, cost_in_gradients.
     """
     return document(target, _body(diagnosis))
 
@@ -85,6 +85,8 @@ def _body(diagnosis: Diagnosis) -> dict[str, Any]:
         "records": [asdict(record) for record in diagnosis.records],
         "findings": [asdict(finding) for finding in diagnosis.findings],
         "learning_rate": None if diagnosis.learning_rate is None else asdict(diagnosis.learning_rate),
+        "probe": None if diagnosis.probe is None else asdict(diagnosis.probe),
+        "not_measured": list(diagnosis.not_measured),
         "cost_in_gradients": diagnosis.cost,
     }
 

@@ -9,10 +9,13 @@ from markupsafe import Markup
 
 from theta0.comparison.results import Comparison
 from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.experiments.probe import ExperimentRun
+from theta0.explanation.results import Explanation
 from theta0.reports import canvas
 from theta0.reports.causes import by_cause
 from theta0.reports.comparison import COLUMNS as BOARD
 from theta0.reports.comparison import comparison_rows, comparison_verdict, failures, notes
+from theta0.reports.explanation import explanation_rows
 from theta0.reports.figures import Panel, Starts, box_panels, loss_panel, share_panel
 from theta0.reports.folding import SHARES
 from theta0.reports.summary import main_numbers
@@ -28,6 +31,7 @@ from theta0.reports.wording import (
     network_facts,
     number,
     printable,
+    probe_lines,
     run_label,
     share,
     theta0_version,
@@ -108,7 +112,7 @@ class Content:
 _FILTERS = (by_cause, counted_severities, extent, located, number, printable)
 
 
-def write_page(path: str | Path, result: Diagnosis | Treatment | Comparison, *, target: str) -> Path:
+def write_page(path: str | Path, result: Diagnosis | Treatment | Comparison | Explanation, *, target: str) -> Path:
     """Write a result as one self-contained HTML page, and return the file; folders on the way are made."""
     path = Path(path)
     loader = PackageLoader("theta0.reports", ".")
@@ -133,7 +137,9 @@ def _themed(svg: str) -> Markup:
     return Markup(svg)
 
 
-def _content(result: Diagnosis | Treatment | Comparison) -> Content:
+def _content(result: Diagnosis | Treatment | Comparison | Explanation) -> Content:
+    if isinstance(result, Explanation):
+        return _explanation_content(result)
     if isinstance(result, Diagnosis):
         return _diagnosis_content(result)
     return _comparison_content(result) if isinstance(result, Comparison) else _treatment_content(result)
@@ -157,6 +163,30 @@ def _comparison_content(found: Comparison) -> Content:
     )
 
 
+def _explanation_content(found: Explanation) -> Content:
+    """The proven cause, the runs of the first seed with and without it, and every run."""
+    proof = found.proof
+    pairs = [] if proof is None else [("as given", proof.given[0]), (printable(proof.change), proof.changed[0])]
+    loss = loss_panel([(label, _as_run(run)) for label, run in pairs])
+    findings = () if found.diagnosis is None else found.diagnosis.findings
+    left = "; ".join(f"{printable(path)}: {why}" for path, why in found.left_out.items())
+    return Content(
+        kind="comparison",
+        verdict=printable(found.verdict),
+        tone="good" if found.trains else "warning",
+        cost=number(found.cost),
+        sections=[FindingSection("Findings at the start as given", findings)],
+        reason=f"Not re-initialized: {left}." if left else "",
+        proof=[loss] if loss else [],
+        board=explanation_rows(found),
+        columns=("run with", "steps", "rate", "loss"),
+    )
+
+
+def _as_run(run: ExperimentRun) -> Run:
+    return Run(run.optimizer, run.rate, run.losses, run.final, run.losses[0], float(len(run.losses)))
+
+
 def _diagnosis_content(diagnosis: Diagnosis) -> Content:
     severities = {finding.severity for finding in diagnosis.findings}
     return Content(
@@ -168,6 +198,7 @@ def _diagnosis_content(diagnosis: Diagnosis) -> Content:
         panels=_panels([("as given", diagnosis)]),
         tables=_tables([("as given", diagnosis)]),
         facts=network_facts(diagnosis),
+        reason=" ".join(probe_lines(diagnosis)),
     )
 
 

@@ -28,6 +28,7 @@ from theta0.reports.wording import (
     number,
     place,
     printable,
+    probe_lines,
     run_label,
     share,
     shortened,
@@ -70,6 +71,7 @@ def diagnosis_report(diagnosis: Diagnosis, *, target: str) -> RenderableType:
     head.append(Text(" · ".join(facts), style="dim"))
     if diagnosis.findings:
         head.extend([Text(), *_findings(diagnosis.findings, FULL_FINDINGS)])
+    head.extend(Text(line, style="dim") for line in probe_lines(diagnosis))
     table = layers_of(diagnosis)
     if not table:
         return Group(*head)

@@ -150,6 +150,18 @@ def network_facts(diagnosis: Diagnosis, *, brief: bool = False) -> list[tuple[st
     return [(label, f"{number(value)} {printable(unit)}".rstrip()) for label, value, unit in labels]
 
 
+def probe_lines(diagnosis: Diagnosis) -> list[str]:
+    """What short runs showed, and what was not measured, a sentence each."""
+    probe, lines = diagnosis.probe, [printable(line) for line in diagnosis.not_measured]
+    trained = [] if probe is None else [run for run in probe.runs if run.outcome == "trains"]
+    if probe is None or not trained:
+        return lines
+    run = next((run for run in trained if run.rate == probe.given), trained[0])
+    fell = f"the loss falls from {number(probe.first)} to {number(run.final)} in {counted(len(run.losses), 'step')}"
+    below = "" if probe.constant is None else f" (without looking at the inputs: {number(probe.constant)})"
+    return [f"Probe: {fell} of {printable(run.optimizer)} at {number(run.rate)}{below}.", *lines]
+
+
 def layers_of(diagnosis: Diagnosis) -> Table:
     """What was measured at each layer, without the whole network's numbers."""
     table = by_layer(diagnosis.records)

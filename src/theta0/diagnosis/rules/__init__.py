@@ -10,6 +10,7 @@ from theta0.diagnosis.rules import (
     constant_output,
     dead_units,
     degenerate_softmax,
+    does_not_train,
     exploding_activations,
     exploding_gradients,
     frozen_batch_norm,
@@ -52,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     squashed_output.RULE,
     identical_units.RULE,
     input_scale.RULE,
+    no_signal.RULE,
     linear_network.RULE,
     training_mode.RULE,
     frozen_batch_norm.RULE,
@@ -74,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     learning_rate_too_high.RULE,
     learning_rate_too_low.RULE,
     gradient_conflict.RULE,
+    does_not_train.RULE,
     loss_terms.RULE,
 )
 
