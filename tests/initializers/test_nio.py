@@ -65,7 +65,9 @@ def aligned(model, batches, loss) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    ("names", "least"), [(("mlp", "group-norm"), 1), pytest.param(tuple(NETS), 4, marks=pytest.mark.slow)], ids=["two", "all"]
+    ("names", "least"),
+    [(("mlp", "group-norm"), 1), pytest.param(tuple(NETS), 4, marks=pytest.mark.slow)],
+    ids=["two", "all"],
 )
 def test_held_out_gradcosine_rises_within_the_cap_or_the_start_is_unchanged(names, least):
     kept = 0
