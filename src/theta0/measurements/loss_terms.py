@@ -93,7 +93,13 @@ def scaled_norms(value: Tensor, terms: Sequence[Term], parameters: Sequence[Tens
         if not term.tensor.requires_grad or not value.requires_grad:
             found.append(None)
             continue
-        (factor,) = torch.autograd.grad(value, term.tensor, retain_graph=True, materialize_grads=True)
+        factors: tuple[Tensor | None, ...] = torch.autograd.grad(
+            value, term.tensor, retain_graph=True, allow_unused=True
+        )
+        factor = factors[0]
+        if factor is None:
+            found.append(None)
+            continue
         gradients = torch.autograd.grad(term.tensor, parameters, factor, retain_graph=True, allow_unused=True)
         norms = [float(torch.linalg.vector_norm(g.detach().double())) for g in gradients if g is not None]
         found.append(math.hypot(*norms) if norms else None)
