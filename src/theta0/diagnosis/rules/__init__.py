@@ -53,7 +53,6 @@ RULES: tuple[Rule, ...] = (
     squashed_output.RULE,
     identical_units.RULE,
     input_scale.RULE,
-    no_signal.RULE,
     linear_network.RULE,
     training_mode.RULE,
     frozen_batch_norm.RULE,
