@@ -74,9 +74,10 @@ def test_without_targets_the_forward_numbers_are_judged_alone():
     assert codes(found).isdisjoint({"vanishing-gradients", "zero-gradient", "unused-parameters"})
 
 
-def test_a_model_without_parameters():
-    assert diagnose(nn.Flatten(), [normal(4, 3)]).findings == ()
-    assert diagnose(nn.Flatten(), flat(), "cross_entropy").findings == ()
+def test_a_model_without_parameters_has_nothing_to_train():
+    for data, loss in (([normal(4, 3)], None), (flat(), "cross_entropy")):
+        (finding,) = diagnose(nn.Flatten(), data, loss).findings
+        assert (finding.code, finding.severity) == ("unregistered-parameters", "error")
 
 
 def test_results_are_frozen_and_equal_when_repeated():
@@ -96,8 +97,9 @@ def test_to_dict_is_flat_and_logs_every_record():
 
 
 def test_cost_counts_gradients():
-    assert diagnose(shallow(), batches(), "cross_entropy", probe_steps=0).cost == 2
-    assert diagnose(case("zero head").model(), flat(), "cross_entropy", probe_steps=0).cost == 2 + 3
+    mixing = 2 * 8 / 16 / 3  # two forward passes of eight samples
+    assert diagnose(shallow(), batches(), "cross_entropy", probe_steps=0).cost == 2 + mixing
+    assert diagnose(case("zero head").model(), flat(), "cross_entropy", probe_steps=0).cost == 2 + mixing + 3
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -47,7 +48,7 @@ def _large(evidence: Evidence) -> Finding | None:
 def _constant(evidence: Evidence) -> Finding | None:
     """The inputs of all samples are the same, or next to it beside what they share."""
     spreads = [_spread(leaf) for leaf in _leaves(evidence)]
-    if not spreads or max(spreads) >= ALIKE:
+    if not spreads or max(spreads) >= ALIKE or _batches_differ(evidence):
         return None
     met, spread = evidence.inspection.inputs, max(spreads)
     layer = met[0].layer if met else ""
@@ -123,11 +124,19 @@ def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> F
     return replace(finding, severity="error") if error_codes(others) & (SCALE | SILENCE) else finding
 
 
-def _leaves(evidence: Evidence) -> list[Tensor]:
-    """The inputs of the first batch that have a row for each sample; none where there is a single sample."""
-    batch = evidence.batches[0]
+def _leaves(evidence: Evidence, number: int = 0) -> list[Tensor]:
+    """The inputs of a batch that have a row for each sample; none where there is a single sample."""
+    batch = evidence.batches[number]
     leaves = tree_leaves(without_labels(batch.inputs))
     return [x.detach() for x in leaves if isinstance(x, Tensor) and x.dim() and len(x) == batch.size > 1 and x.numel()]
+
+
+def _batches_differ(evidence: Evidence) -> bool:
+    """Whether the first samples of the batches differ, as where each batch repeats a sample of its own."""
+    first = [[x[:1] for x in _leaves(evidence, number)] for number in range(len(evidence.batches))]
+    alike = [x for x in first if [y.shape for y in x] == [y.shape for y in first[0]]]
+    spreads = [_spread(torch.cat(leaves)) for leaves in zip(*alike, strict=True)]
+    return max(spreads, default=0.0) >= ALIKE
 
 
 def _spread(leaf: Tensor) -> float:

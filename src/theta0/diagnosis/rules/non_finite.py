@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
@@ -74,7 +75,27 @@ def _drawn(name: str) -> str:
 
 
 def _signals(evidence: Evidence) -> Finding | None:
-    """Finite weights and inputs, yet a NaN or an infinity arises: the first layer forward, the last one backward."""
+    """Finite weights and inputs, yet a NaN or an infinity arises: at the operation that makes it, where that is known."""
+    found = _reached(evidence)
+    if found is None or evidence.origin is None:
+        return found
+    origin = evidence.origin
+    what = "the derivative" if origin.backward else "the result"
+    why = f": {origin.why}" if origin.why else ""
+    hidden = evidence.table.get(found.layer, {}).get("nonfinite_share")
+    reach = f" Layer {found.layer!r} is the first that it reaches." if hidden and not origin.backward else ""
+    place = origin.operation.path or found.layer
+    return replace(
+        found,
+        layer=place,
+        message=f"The first number that is not finite is {what} of {origin.operation}{why}.{reach}",
+        layers=tuple(dict.fromkeys((place, *found.layers))),
+        source_line=origin.operation.line,
+    )
+
+
+def _reached(evidence: Evidence) -> Finding | None:
+    """The first layer forward, the loss, or the last layer backward."""
     table, loss = evidence.table, evidence.network.get("loss", 0.0)
     forward = [layer for layer, n in table.items() if "preactivation_variance" in n and n.get("nonfinite_share")]
     backward = [layer for layer, n in table.items() if not math.isfinite(n.get("backward_norm", 0.0))][::-1]
@@ -99,25 +120,7 @@ def _signals(evidence: Evidence) -> Finding | None:
         )
     else:
         return None
-    origin = evidence.origin
-    if origin is None:
-        return Finding("non-finite", "error", layers[0], value, 0.0, message, "", "IEEE 754", tuple(layers))
-    what = "the derivative" if origin.backward else "the result"
-    why = f": {origin.why}" if origin.why else ""
-    reach = f" Layer {forward[0]!r} is the first that it reaches." if forward and not origin.backward else ""
-    place = origin.operation.path or layers[0]
-    return Finding(
-        code="non-finite",
-        severity="error",
-        layer=place,
-        value=value,
-        threshold=0.0,
-        message=f"The first number that is not finite is {what} of {origin.operation}{why}.{reach}",
-        remedy="",
-        source="IEEE 754",
-        layers=tuple(dict.fromkeys((place, *layers))),
-        source_line=origin.operation.line,
-    )
+    return Finding("non-finite", "error", layers[0], value, 0.0, message, "", "IEEE 754", tuple(layers))
 
 
 def _bad_gradients(evidence: Evidence) -> list[str]:

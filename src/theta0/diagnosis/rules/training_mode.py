@@ -5,7 +5,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from theta0.diagnosis.evidence import Evidence
-from theta0.diagnosis.results import Finding
+from theta0.diagnosis.results import Finding, Severity
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, listed
 
 DROPPED = 0.8
@@ -26,6 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "inference (no dropout, stored statistics). Call model.train() before training, and again after each "
             "evaluation.",
             "model.train()",
+            "warning" if dropouts else "note",  # stored statistics that do not fit are frozen-batch-norm's
         )
     strong = [name for name, m in dropouts.items() if m.p >= DROPPED and m.training]
     if not strong:
@@ -45,10 +46,12 @@ def _at(model: nn.Module, name: str) -> nn.Module:
     return model.get_submodule(name)
 
 
-def _finding(layers: list[str], value: float, threshold: float, message: str, remedy: str) -> Finding:
+def _finding(
+    layers: list[str], value: float, threshold: float, message: str, remedy: str, severity: Severity = "warning"
+) -> Finding:
     return Finding(
         code="training-mode",
-        severity="warning",
+        severity=severity,
         layer=layers[0],
         value=value,
         threshold=threshold,
