@@ -75,7 +75,7 @@ def _drawn(name: str) -> str:
 
 
 def _signals(evidence: Evidence) -> Finding | None:
-    """Finite weights and inputs, yet a NaN or an infinity arises: at the operation that makes it, where that is known."""
+    """Finite weights and inputs, yet a NaN or an infinity arises: named by the operation that makes it."""
     found = _reached(evidence)
     if found is None or evidence.origin is None:
         return found
