@@ -33,10 +33,10 @@ def mlp(last: nn.Module | None = None, outputs: int = 3) -> nn.Sequential:
 
 
 def silent() -> nn.Sequential:
-    """Two zero weights in a row: neither ever gets a gradient."""
+    """Two zero weights in a row, and nothing between them: neither ever gets a gradient."""
     model = mlp()
-    for place in (2, 4):
-        nn.init.zeros_(model[place].weight)
+    for parameter in (model[2].weight, model[2].bias, model[4].weight):
+        nn.init.zeros_(parameter)
     return model
 
 
@@ -57,7 +57,7 @@ def test_a_network_that_learns_trains_and_the_run_is_the_evidence():
 
 
 def test_one_that_cannot_learn_fails_at_every_rate_and_on_a_few_samples():
-    found = probed(silent(), 1e-2)
+    found = probed(silent(), 0.1)
     assert found.fails
     assert len(found.runs) == 5
     assert found.fits_one_batch is False

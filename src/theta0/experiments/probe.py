@@ -201,8 +201,12 @@ def _probed(
         experiment, kind, {}, first, _floor(free, first), None if free is None else free.constant, float(steps), spent
     )
     near = [r for r in other_rates if rate is None or rate / _FARTHEST <= r <= rate * FACTORS[3]]
+    state = _brought(state, anchor, RUNGS[0])
+    if rate is not None and not state.trains(anchor):  # it may be off by any power of ten
+        state = _brought(state, anchor, RUNGS[1])
+        near, state = [*near, _by_first_step(experiment, kind)[0]], replace(state, spent=state.spent + 1)
     rates = _deduplicated([anchor, *near, *(anchor * factor for factor in FACTORS[1:])])[: len(FACTORS)]
-    state = _tried(state, rates, given=rate is not None)
+    state = _tried(state, rates)
     fits = None
     if not any(state.trains(r) for r in state.runs):
         fits, cost = _fits_one_batch(state, free)
@@ -235,11 +239,8 @@ def _brought(state: _Runs, rate: float, until: int) -> _Runs:
     return replace(state, runs={**state.runs, rate: after}, spent=spent)
 
 
-def _tried(state: _Runs, rates: Sequence[float], *, given: bool) -> _Runs:
-    """The first rate to 20 steps; where it has not learned, the others; then the best as far as it falls."""
-    state = _brought(state, rates[0], RUNGS[0])
-    if given and not state.trains(rates[0]):
-        state = _brought(state, rates[0], RUNGS[1])
+def _tried(state: _Runs, rates: Sequence[float]) -> _Runs:
+    """Where the first rate has not learned, the others; then the best as far as it falls."""
     for rate in rates[1:]:
         if any(state.trains(r) for r in state.runs) or state.most - state.spent < RUNGS[0] + _reserve(state):
             break

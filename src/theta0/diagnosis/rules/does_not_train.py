@@ -83,6 +83,7 @@ RULE = Rule(
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
             with torch.no_grad():
                 model[2].weight.zero_()
+                model[2].bias.zero_()
                 model[4].weight.zero_()
         """,
         healthy="""
