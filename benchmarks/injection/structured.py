@@ -18,7 +18,7 @@ def pictures() -> tuple[Tensor, Tensor]:
 def cnn(rate: float = 0.02) -> Problem:
     layers = (nn.Conv2d(1, 12, 3, padding=1), nn.ReLU(), nn.Conv2d(12, 24, 3, 2, 1), nn.ReLU(), nn.Conv2d(24, 32, 3, 2, 1))  # fmt: skip  # noqa: E501
     return classifier(
-        nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(128, 10)), pictures(), "momentum", rate, size=32
+        nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(128, 10)), pictures(), "momentum", rate, 100, 32
     )
 
 
@@ -28,7 +28,7 @@ def conv(a: int, b: int, stride: int = 1, groups: int = 1, size: int = 3) -> lis
 
 def cnn_batch_norm(rate: float = 0.05) -> Problem:
     layers = [*conv(1, 12), nn.ReLU(), *conv(12, 24, 2), nn.ReLU(), *conv(24, 32, 2), nn.ReLU()]
-    return classifier(nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, 10)), pictures(), "momentum", rate, size=32)
+    return classifier(nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, 10)), pictures(), "momentum", rate, 80, 32)
 
 
 def resnet(rate: float = 0.05) -> Problem:
@@ -39,7 +39,7 @@ def resnet(rate: float = 0.05) -> Problem:
 
     body = [block(8, 8, 1), block(8, 16, 2), block(16, 16, 1)]
     pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)]
-    return classifier(nn.Sequential(*conv(1, 8), nn.ReLU(), *body, *pool), pictures(), "momentum", rate, size=32)
+    return classifier(nn.Sequential(*conv(1, 8), nn.ReLU(), *body, *pool), pictures(), "momentum", rate, 80, 32)
 
 
 def depthwise_cnn(rate: float = 5e-3) -> Problem:
@@ -47,14 +47,14 @@ def depthwise_cnn(rate: float = 5e-3) -> Problem:
         return [*conv(a, a, stride, groups=a), nn.ReLU6(), *conv(a, b, size=1), nn.ReLU6()]
 
     layers = [*conv(1, 16), nn.ReLU6(), *separable(16, 24, 2), *separable(24, 32, 1), nn.AdaptiveAvgPool2d(1)]
-    return classifier(nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, 10)), pictures(), "adam", rate, size=32)
+    return classifier(nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, 10)), pictures(), "adam", rate, 100, 32)
 
 
 def group_norm_cnn(rate: float = 3e-3) -> Problem:
     layers: list[nn.Module] = []
     for a, b, stride in ((1, 8, 1), (8, 16, 2), (16, 16, 2)):
         layers += [nn.Conv2d(a, b, 3, stride, 1), nn.GroupNorm(4, b), nn.SiLU()]
-    return classifier(nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 10)), pictures(), "adamw", rate, size=32)
+    return classifier(nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 10)), pictures(), "adamw", rate, 100, 32)
 
 
 class Last(nn.Module):
@@ -70,12 +70,12 @@ class Last(nn.Module):
 
 def lstm(rate: float = 1e-2) -> Problem:
     x, label, _ = tasks.waves(14, 22)
-    return classifier(Last(nn.LSTM(1, 32, batch_first=True), nn.Linear(32, 4)), (x, label), "adam", rate, 200)
+    return classifier(Last(nn.LSTM(1, 32, batch_first=True), nn.Linear(32, 4)), (x, label), "adam", rate, 150)
 
 
 def gru(rate: float = 1e-2) -> Problem:
     x, _, later = tasks.waves(14, 23)
-    return regressor(Last(nn.GRU(1, 32, batch_first=True), nn.Linear(32, 1)), (x, later), "adam", rate, 200)
+    return regressor(Last(nn.GRU(1, 32, batch_first=True), nn.Linear(32, 1)), (x, later), "adam", rate, 120)
 
 
 def elman(rate: float = 4e-3) -> Problem:
@@ -89,7 +89,7 @@ def temporal_cnn(rate: float = 3e-3) -> Problem:
     for a, dilation in ((1, 1), (24, 2), (24, 4)):
         layers += [nn.ConstantPad1d((2 * dilation, 0), 0.0), nn.Conv1d(a, 24, 3, dilation=dilation), nn.ReLU()]
     model = nn.Sequential(Function(swapped), *layers, Function(last), nn.Linear(24, 1))
-    return regressor(model, (x, later), "adam", rate, 200, "l1")
+    return regressor(model, (x, later), "adam", rate, 120, "l1")
 
 
 def swapped(x: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class Encoder(nn.Module):
 
 def encoder(rate: float = 3e-3) -> Problem:
     ids, used, label = tasks.votes(24, 12, 4, 26)
-    return classifier(Encoder(), ((ids, used), label), "adamw", rate, 150, 32)
+    return classifier(Encoder(), ((ids, used), label), "adamw", rate, 100, 32)
 
 
 class Pooled(nn.Module):
@@ -137,7 +137,7 @@ class Pooled(nn.Module):
 
 def attention_pooling(rate: float = 1e-2) -> Problem:
     ids, used, label = tasks.votes(24, 10, 4, 27)
-    return classifier(Pooled(), ((ids, used), label), "adam", rate, 200)
+    return classifier(Pooled(), ((ids, used), label), "adam", rate, 120)
 
 
 class Language(nn.Module):
@@ -161,7 +161,7 @@ def language_model(model: nn.Module, seed: int, rate: float, optimizer: str = "a
     text = tasks.language(16, 12, seed)
     train, held_out = tasks.chunks(text[:, :-1], text[:, 1:].contiguous(), 24)
     reference = majority_error(torch.cat([t for _, t in held_out]))
-    return Problem(model, train, held_out, token_cross_entropy, optimizer, rate, 200, error_rate, reference, "tokens")
+    return Problem(model, train, held_out, token_cross_entropy, optimizer, rate, 120, error_rate, reference, "tokens")
 
 
 def decoder(rate: float = 3e-3) -> Problem:
@@ -207,7 +207,7 @@ class TorchEncoder(nn.Module):
 
 def torch_encoder(rate: float = 1e-3) -> Problem:
     ids, used, label = tasks.votes(24, 12, 4, 31)
-    return classifier(TorchEncoder(), ((ids, used), label), "adam", rate, 150, 32)
+    return classifier(TorchEncoder(), ((ids, used), label), "adam", rate, 100, 32)
 
 
 class Vit(nn.Module):
@@ -225,7 +225,7 @@ class Vit(nn.Module):
 
 
 def vit(rate: float = 3e-3) -> Problem:
-    return classifier(Vit(), pictures(), "adamw", rate, 160, 24)
+    return classifier(Vit(), pictures(), "adamw", rate, 120, 24)
 
 
 def mixer(rate: float = 3e-3) -> Problem:
@@ -285,7 +285,7 @@ def diffusion(rate: float = 3e-3) -> Problem:
     level, noise = torch.rand(len(x), 1, generator=g), torch.randn(x.shape, generator=g)
     angle = (1.4 * level + 0.1)[:, :, None, None]
     train, held_out = tasks.chunks((angle.cos() * x + angle.sin() * noise, level), noise, 16)
-    return Problem(UNet(), train, held_out, "mse", "adam", rate, 200, lambda o, t: float(F.mse_loss(o, t)), 1.0, "regression")  # fmt: skip  # noqa: E501
+    return Problem(UNet(), train, held_out, "mse", "adam", rate, 120, lambda o, t: float(F.mse_loss(o, t)), 1.0, "regression")  # fmt: skip  # noqa: E501
 
 
 def denoiser(rate: float = 3e-3) -> Problem:
@@ -295,7 +295,7 @@ def denoiser(rate: float = 3e-3) -> Problem:
     body = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 1, 3, padding=1))  # fmt: skip  # noqa: E501
     train, held_out = tasks.chunks(x, clean, 16)
     t = torch.cat([t for _, t in held_out])
-    return Problem(Residual(body), train, held_out, "mse", "adam", rate, 150, lambda o, y: float(F.mse_loss(o, y)), float(t.var()), "regression")  # fmt: skip  # noqa: E501
+    return Problem(Residual(body), train, held_out, "mse", "adam", rate, 100, lambda o, y: float(F.mse_loss(o, y)), float(t.var()), "regression")  # fmt: skip  # noqa: E501
 
 
 def segmentation(rate: float = 5e-3) -> Problem:
@@ -311,4 +311,4 @@ def segmentation(rate: float = 5e-3) -> Problem:
         return 1 - float(both / any_.clamp(min=1))
 
     reference = 1 - float(t.mean())  # everything is called foreground
-    return Problem(nn.Sequential(*down, *up), train, held_out, "bce", "adam", rate, 150, score, reference, "binary")
+    return Problem(nn.Sequential(*down, *up), train, held_out, "bce", "adam", rate, 100, score, reference, "binary")
