@@ -39,7 +39,7 @@ def resnet(rate: float = 0.05) -> Problem:
 
     body = [block(8, 8, 1), block(8, 16, 2), block(16, 16, 1)]
     pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)]
-    return classifier(nn.Sequential(*conv(1, 8), nn.ReLU(), *body, *pool), pictures(), "momentum", rate, 80, 32)
+    return classifier(nn.Sequential(*conv(1, 8), nn.ReLU(), *body, *pool), pictures(), "momentum", rate, 80, 24)
 
 
 def depthwise_cnn(rate: float = 5e-3) -> Problem:
@@ -207,7 +207,7 @@ class TorchEncoder(nn.Module):
 
 def torch_encoder(rate: float = 1e-3) -> Problem:
     ids, used, label = tasks.votes(24, 12, 4, 31)
-    return classifier(TorchEncoder(), ((ids, used), label), "adam", rate, 100, 32)
+    return classifier(TorchEncoder(), ((ids, used), label), "adam", rate, 100, 24)
 
 
 class Vit(nn.Module):
@@ -225,7 +225,7 @@ class Vit(nn.Module):
 
 
 def vit(rate: float = 3e-3) -> Problem:
-    return classifier(Vit(), pictures(), "adamw", rate, 120, 24)
+    return classifier(Vit(), pictures(), "adamw", rate, 120, 20)
 
 
 def mixer(rate: float = 3e-3) -> Problem:
