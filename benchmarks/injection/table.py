@@ -24,7 +24,7 @@ def within_places(layer: str, places: list[str]) -> bool:
 def counted(kind: str, entries: dict[str, dict], rows: dict[str, dict]) -> dict:
     """Counts of one kind of fault, or of the healthy starts."""
     found = {"kind": kind, "ill": 0, "detected": 0, "first right": 0, "any right": 0, "placed": 0, "module right": 0}
-    found |= {"harmless": 0, "false alarms": 0, "of them true": 0, "failed": 0, "single": 0, "single module right": 0}
+    found |= {"harmless": 0, "false alarms": 0, "wrong alarms": 0, "failed": 0, "single": 0, "single module right": 0}
     costs = []
     for name, row in rows.items():
         entry = entries.get(name, {"class": "harmless", "codes": []})
@@ -47,8 +47,8 @@ def counted(kind: str, entries: dict[str, dict], rows: dict[str, dict]) -> dict:
         else:
             found["harmless"] += 1
             found["false alarms"] += bool(said)
-            right = bool(said) and entry.get("structural", False) and all(f["code"] in codes for f in said)
-            found["of them true"] += right
+            right = bool(said) and entry.get("structural", False) and said[0]["code"] in codes
+            found["wrong alarms"] += bool(said) and not right
     found["mean cost"] = round(sum(costs) / len(costs), 1) if costs else 0.0
     return found
 
@@ -86,6 +86,7 @@ def _line(title: str, row: dict) -> str:
         _share(row["first right"], row["ill"]),
         _share(row["module right"], row["placed"]),
         _share(row["false alarms"], row["harmless"]),
+        _share(row["wrong alarms"], row["harmless"]),
         str(row["mean cost"]),
     ]
     return "| " + " | ".join(cells) + " |"
@@ -93,8 +94,8 @@ def _line(title: str, row: dict) -> str:
 
 def markdown(result: dict, half: str) -> str:
     """A table for the documentation: a row for each kind, then all of them."""
-    head = "| fault | detected | first finding right | module right | false alarms | gradients |"
-    lines = [head, "| --- | --- | --- | --- | --- | --- |"]
+    head = "| fault | detected | first finding right | module right | alarms on harmless | of them wrong | gradients |"
+    lines = [head, "| --- | --- | --- | --- | --- | --- | --- |"]
     hidden = result["held out kinds"]
     lines += [_line(f"{k} (held out)" if k in hidden else k, row) for k, row in result["kinds"].items()]
     lines.append(_line("**all, but for kinds held out**", result["all"]))
@@ -104,9 +105,10 @@ def markdown(result: dict, half: str) -> str:
     lines += [
         "",
         f"Half: {half}. Injections: {classes['ill']} ill, {classes['harmless']} harmless, {classes['between']} between "
-        f"(left out). Diagnoses that failed or ran out of time: {total['failed']}. False alarms that name a fault of "
-        f"the program that is there but cost nothing: {total['of them true']} of {total['false alarms']}. One-module "
-        f"faults of values: module right {_share(total['single module right'], total['single'])}. "
+        f"(left out), {classes['absent']} that raise (left out). Diagnoses that failed or ran out of time: "
+        f"{total['failed']}. One-module faults of values: module right "
+        f"{_share(total['single module right'], total['single'])}. An alarm on a harmless injection is wrong unless "
+        "its first finding names a fault of the program (a path that is cut, a loss that does not fit) that is there. "
         "In brackets: Wilson's 95 % intervals.",
     ]
     return "\n".join(lines) + "\n"
