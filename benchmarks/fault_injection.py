@@ -36,16 +36,16 @@ from injection.table import markdown, summary
 from injection.training import trained
 
 STORE = Path("build/fault_injection")
-TRUTH = Path(__file__).parent / "results" / "fault_injection_truth.json"
+RESULTS = Path(__file__).parent / "results"
+PLAN, TRUTH = RESULTS / "fault_injection_plan.json", RESULTS / "fault_injection_truth.json"
 REMINDER = "The test half is to be looked at once, after the last change, and reported as it is."
 
 
-def stored_plan(store: Path) -> dict[str, list[str]]:
-    """Names of the injections of each half, drawn once."""
-    path = store / "plan.json"
-    if not path.exists():
-        path.write_text(json.dumps({half: plan.planned(half) for half in plan.halves()}, indent=0))
-    return json.loads(path.read_text())
+def stored_plan() -> dict[str, list[str]]:
+    """Names of the injections of each half, drawn once, before anything was trained or judged."""
+    if not PLAN.exists():
+        PLAN.write_text(json.dumps({half: plan.planned(half) for half in plan.halves()}, indent=0) + "\n")
+    return json.loads(PLAN.read_text())
 
 
 def child(work: str, half: str, network: str, store: Path, seconds: float) -> None:
@@ -56,7 +56,7 @@ def child(work: str, half: str, network: str, store: Path, seconds: float) -> No
     path = store / f"{work}_{half}.jsonl"
     known = truth.read(path)
     if work == "truth":
-        names = [name for name in stored_plan(store)[half] if name.split("/")[1] == network]
+        names = [name for name in stored_plan()[half] if name.split("/")[1] == network]
         rows = truth.lines(network, names, known)
     else:
         entries = {k: v for k, v in read_truth()["injections"].items() if k.startswith(f"{half}/{network}/")}
@@ -143,7 +143,7 @@ def main() -> None:
     if arguments.work == "networks":
         grid()
     elif arguments.work == "truth":
-        stored_plan(arguments.store)
+        stored_plan()
         groups("truth", arguments.half, arguments)
         collect_truth(arguments.store)
     else:
