@@ -9,7 +9,8 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
         return 0.0, 1.0
     z, share = 1.959964, hits / count
     middle, spread = share + z * z / (2 * count), z * math.sqrt(share * (1 - share) / count + z * z / (4 * count**2))
-    return (middle - spread) / (1 + z * z / count), (middle + spread) / (1 + z * z / count)
+    low, high = (middle - spread) / (1 + z * z / count), (middle + spread) / (1 + z * z / count)
+    return max(0.0, low), min(1.0, high)
 
 
 def severe(row: dict) -> list[dict]:
