@@ -310,7 +310,8 @@ def test_rate_prints_a_number_and_verifies_it():
     done = inside("rate", example, "--verify", "--json")
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
-    assert 0 < result["learning_rate"]["value"] < result["learning_rate"]["bound"]
+    assert result["learning_rate"]["value"] > 0
+    assert result["learning_rate"]["proven"]
     assert len(result["runs"]) == 4
     assert result["runs"][1]["held_out"] < result["runs"][1]["held_out_start"]
 
