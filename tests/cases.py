@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
+from theta0.diagnosis import Diagnosis, diagnose
+
 Layers = tuple[tuple[str, str], ...]
 
 
@@ -34,6 +36,11 @@ class Case:
 
     def batches(self) -> list[Any]:
         return self.data()
+
+
+def unprobed(*given: Any, **options: Any) -> Diagnosis:
+    """A diagnosis without training runs: what is tested is what it measures and judges."""
+    return diagnose(*given, probe_steps=0, **options)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

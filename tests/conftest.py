@@ -1,12 +1,15 @@
 """Shapes and types in signatures are checked at run time while the tests run."""
 
 import gc
+import importlib.util
 import random
 import sys
+from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
+from hypothesis import settings
 from jaxtyping import config, install_import_hook
 
 assert not any(name.startswith("theta0.") for name in sys.modules), (
@@ -14,8 +17,14 @@ assert not any(name.startswith("theta0.") for name in sys.modules), (
 )
 with mock.patch("random.getrandbits", random.Random(0).getrandbits):
     import beartype.door  # noqa: F401 - its spot checks then draw from a generator of their own, not from the global one
-install_import_hook("theta0", "beartype.beartype")
+# Checks take most of the time of what calls many small functions, so only modules that state shapes are checked.
+HOME = Path(importlib.util.find_spec("theta0").origin).parent
+STATED = [path for path in sorted(HOME.rglob("*.py")) if "from jaxtyping import" in path.read_text()]
+MODULES = [".".join(("theta0", *path.relative_to(HOME).with_suffix("").parts)) for path in STATED]
+install_import_hook([name.removesuffix(".__init__") for name in MODULES], "beartype.beartype")
 torch.set_num_threads(1)
+settings.register_profile("suite", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("suite")
 
 
 def pytest_collection_finish():

@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 from cases import case, flat, normal
+from cases import unprobed as diagnose
 from theta0._batches import Batch, endless, held_out, load_batches, with_shapes
 from theta0._models import device_of, main_output, outputs_of, unwrapped
-from theta0.diagnosis import diagnose
 
 LINEAR = nn.Linear(6, 3)
 X, Y = normal(4, 6), torch.tensor([0, 1, 2, 0])

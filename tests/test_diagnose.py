@@ -74,9 +74,10 @@ def test_without_targets_the_forward_numbers_are_judged_alone():
     assert codes(found).isdisjoint({"vanishing-gradients", "zero-gradient", "unused-parameters"})
 
 
-def test_a_model_without_parameters():
-    assert diagnose(nn.Flatten(), [normal(4, 3)]).findings == ()
-    assert diagnose(nn.Flatten(), flat(), "cross_entropy").findings == ()
+def test_a_model_without_parameters_has_nothing_to_train():
+    (finding,) = diagnose(nn.Flatten(), flat(), "cross_entropy").findings
+    assert (finding.code, finding.severity) == ("unregistered-parameters", "error")
+    assert diagnose(nn.Flatten(), [normal(4, 3)]).findings == ()  # no loss, no training
 
 
 def test_results_are_frozen_and_equal_when_repeated():
@@ -96,8 +97,11 @@ def test_to_dict_is_flat_and_logs_every_record():
 
 
 def test_cost_counts_gradients():
-    assert diagnose(shallow(), batches(), "cross_entropy").cost == pytest.approx(2 + 1 / 3)
-    assert diagnose(case("zero head").model(), flat(), "cross_entropy").cost == pytest.approx(2 + 1 / 3 + 3)
+    """Two batches, two forward passes of eight samples, and three for a gradient that is zero."""
+    assert diagnose(shallow(), batches(), "cross_entropy", probe_steps=0).cost == pytest.approx(2 + 2 * 8 / 16 / 3)
+    assert diagnose(case("zero head").model(), flat(), "cross_entropy", probe_steps=0).cost == pytest.approx(
+        2 + 2 / 3 + 3
+    )
 
 
 @pytest.mark.parametrize(

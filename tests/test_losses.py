@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from cases import case, flat, normal
+from cases import unprobed as diagnose
 from theta0._batches import Batch, load_batches
 from theta0._losses import applied, checked, constant_loss, loss_of, name_of
-from theta0.diagnosis import diagnose
 
 X, Y = normal(8, 3), torch.tensor([0, 1, 2, 0, 0, 1, 2, 2])
 LABELLED, REGRESSED = Batch(X, Y, 8), Batch(X, normal(8, 3, seed=2), 8)

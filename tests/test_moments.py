@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from theta0._moments import merged, moments, pooled
+from theta0._moments import merged, moments
 
 parts = st.lists(st.lists(st.floats(-1e6, 1e6, width=64), min_size=1, max_size=12), min_size=1, max_size=5)
 
@@ -33,17 +33,6 @@ def test_relative_spread_of_a_billionth_survives(seed):
     total = merged(merged(moments(values[:7]), moments(values[7:31])), moments(values[31:]))
     exact = ((values - 1.0) * 1e9).var(0, correction=0) * 1e-18
     torch.testing.assert_close(total.variance, exact, rtol=1e-6, atol=0)
-
-
-@given(st.integers(0, 100), st.integers(1, 3))
-def test_pooling_an_axis_is_flattening_it(seed, positions):
-    values = torch.randn(5, positions, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 3
-    by_unit = pooled(moments(values), 0)
-    torch.testing.assert_close(by_unit.variance, values.flatten(0, 1).var(0, correction=0))
-    everything = pooled(by_unit)
-    assert everything.count == values.numel()
-    assert float(everything.variance) == pytest.approx(values.var(correction=0).item())
-    assert float(everything.mean) == pytest.approx(values.mean().item())
 
 
 def test_half_precision_does_not_overflow():

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import theta0
 from cases import Case, case, each_diverse_case, flat, mlp, normal
+from cases import unprobed as diagnose
 from states import randomness, state_of
 from theta0._models import unwrapped
 from theta0._state import preserve_state, snapshot
-from theta0.diagnosis import diagnose
 from theta0.experiments import suggest_learning_rate
 from theta0.measurements import activation_shift, gradients, neuron_shifts, signals
 
@@ -25,6 +26,7 @@ def _where_it_exists(measure, model, batches, loss):
 
 OBSERVATIONS = {
     "diagnose": diagnose,
+    "diagnose with a probe": lambda model, batches, loss: theta0.diagnose(model, batches, loss, probe_steps=12),
     "signals": signals,
     "activation_shift": lambda model, batches, loss: activation_shift(model, batches),
     "diagnose with a rate": lambda model, batches, loss: diagnose(

@@ -13,10 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 import theta0
 from cases import normal
+from cases import unprobed as diagnose
 from theta0._batches import load_batches
 from theta0._trace.functions import SPECS
 from theta0._trace.interpreter import PROCEED, Handler, no_dropout, trace
-from theta0.diagnosis import diagnose
 from theta0.measurements import signals
 from theta0.measurements.residual_stream import residual_stream
 

@@ -5,9 +5,9 @@
     diagnosis = theta0.diagnose(model, batches, "cross_entropy")   # reads the model, never changes it
     treatment = theta0.treat(model, batches, "cross_entropy")      # changes it only if that is proven better
 
-Verbs: `diagnose`, `treat`, `compare`, `suggest_learning_rate`, `top_eigenvalue`, `save_start`,
+Verbs: `diagnose`, `explain`, `treat`, `compare`, `suggest_learning_rate`, `top_eigenvalue`, `save_start`,
 `load_start_`, `parametrize_`, `remove_`.
-Results: `Diagnosis`, `Finding`, `Treatment`, `Comparison`, `LearningRate`, `Run`, `Record`.
+Results: `Diagnosis`, `Finding`, `Explanation`, `Treatment`, `Comparison`, `LearningRate`, `Run`, `Record`.
 Errors, all of them `ValueError`s: `UserCodeError`, `InapplicableError`, `NothingBetterError`, `NoCurvatureError`.
 Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `theta0.parametrizations`, `theta0.layers`,
 `theta0.regularizers`, `theta0.spectra`.
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         curvature,
         diagnosis,
         experiments,
+        explanation,
         initializers,
         layers,
         measurements,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from theta0.curvature import LearningRate, top_eigenvalue
     from theta0.diagnosis import Diagnosis, Finding, diagnose
     from theta0.experiments import suggest_learning_rate
+    from theta0.explanation import Explanation, explain
     from theta0.parametrizations import parametrize_, remove_
     from theta0.treatment import Run, Treatment, load_start_, save_start, treat
 
@@ -52,31 +54,17 @@ _HOMES = {
         "comparison": ("Comparison", "compare"),
         "curvature": ("LearningRate", "top_eigenvalue"),
         "diagnosis": ("Diagnosis", "Finding", "diagnose"),
+        "explanation": ("Explanation", "explain"),
         "experiments": ("suggest_learning_rate",),
         "parametrizations": ("parametrize_", "remove_"),
         "treatment": ("Run", "Treatment", "load_start_", "save_start", "treat"),
     }.items()
     for name in names
 }
-_CATALOGUES = (
-    "comparison",
-    "curvature",
-    "diagnosis",
-    "experiments",
-    "initializers",
-    "layers",
-    "measurements",
-    "parametrizations",
-    "regularizers",
-    "reports",
-    "spectra",
-    "theory",
-    "treatment",
-)
-
 __all__ = [
     "Comparison",
     "Diagnosis",
+    "Explanation",
     "Finding",
     "InapplicableError",
     "LearningRate",
@@ -93,6 +81,8 @@ __all__ = [
     "diagnose",
     "diagnosis",
     "experiments",
+    "explain",
+    "explanation",
     "initializers",
     "layers",
     "load_start_",
@@ -118,10 +108,10 @@ def __getattr__(name: str) -> Any:
     Raises:
         AttributeError: if there is none of that name.
     """
-    if name in _CATALOGUES:
-        return importlib.import_module(f"theta0.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:
+        return importlib.import_module(f"theta0.{name}")
     raise AttributeError(f"module 'theta0' has no attribute {name!r}")
 
 

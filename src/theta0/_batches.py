@@ -38,14 +38,10 @@ class Batch:
 
 
 def load_batches(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None = 4) -> list[Batch]:
-    """Read a data source once, so that every measurement sees the same data.
+    """Read a data source once, so that every measurement sees the same data, on the model's device and in its dtype.
 
-    The source's random state (global generators and a DataLoader's own) is left as it was.
-
-    Args:
-        batches: a DataLoader or re-iterable of `(inputs, targets)`, of dicts, or of bare inputs.
-        model: gives the device and, for floating inputs, the dtype.
-        max_batches: how many are read; None reads all.
+    The source's random state (global generators and a DataLoader's own) is left as it was. Batches are `(inputs,
+    targets)`, dicts or bare inputs; `max_batches` None reads all.
 
     Raises:
         ValueError: if there is no batch, an empty one, or a value in one that is not finite.
@@ -66,21 +62,21 @@ def load_batches(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
     return found
 
 
+def prepared(model: nn.Module, batches: Iterable[Any], max_batches: int | None) -> tuple[nn.Module, list[Batch]]:
+    """The user's module without wrappers and with shapes (a copy where it is lazy), and batches for it."""
+    model = unwrapped(model)
+    found = load_batches(batches, model, max_batches=max_batches)
+    return with_shapes(model, found[0]), found
+
+
 def endless(
     batches: Iterable[Any], model: nn.Module, seeds: Callable[[int], int], *, skip: int = 0
 ) -> Generator[Batch, None, None]:
     """Read a data source over and over, one batch at a time.
 
     A DataLoader's own generator is put back when the iterator is closed; torch's global one is the caller's to restore.
-
-    Args:
-        batches: as for `load_batches`.
-        model: likewise.
-        seeds: the seed of torch's global generator and of a DataLoader's own, from the number of the pass.
-        skip: how many batches to pass over first.
-
-    Yields:
-        Batches, numbered from 0 within each pass.
+    `seeds` makes the seed of both from the number of the pass; the first `skip` batches are passed over. Batches are
+    numbered from 0 within each pass.
 
     Raises:
         ValueError: if a pass yields nothing.
@@ -129,11 +125,7 @@ def checked_forward(model: nn.Module, batch: Batch) -> Any:
 
 
 def with_shapes(model: nn.Module, batch: Batch) -> nn.Module:
-    """A model whose lazy parameters have shapes; the user's own stays lazy.
-
-    Returns:
-        The model itself, or a deep copy initialised by one forward pass where it has lazy parameters.
-    """
+    """The model, or a deep copy initialised by a forward pass where parameters are lazy; the user's own stays lazy."""
     if not any(is_lazy(p) for p in [*model.parameters(), *model.buffers()]):
         return model
     with preserve_randomness():
@@ -147,14 +139,7 @@ def with_shapes(model: nn.Module, batch: Batch) -> nn.Module:
 
 
 def initialised(model: nn.Module) -> nn.Module:
-    """The user's module without wrappers, if its weights exist and can be changed.
-
-    Returns:
-        The module, as `unwrapped`.
-
-    Raises:
-        ValueError: if it has lazy parameters, which get their shapes and values in the first forward pass.
-    """
+    """The user's module without wrappers; refused if it has lazy parameters, whose values do not exist yet."""
     model = unwrapped(model)
     lazy = [name for name, p in [*model.named_parameters(), *model.named_buffers()] if is_lazy(p)]
     if lazy:
@@ -167,11 +152,7 @@ def initialised(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def own_generators(batches: Any) -> Iterator[list[torch.Generator]]:
-    """Lend the generators of a DataLoader, its samplers and its data set; after the block they are as before.
-
-    Yields:
-        The generators, each once.
-    """
+    """Lend the generators of a DataLoader, its samplers and its data set, each once; afterwards they are as before."""
     sampler, data = getattr(batches, "batch_sampler", None), getattr(batches, "dataset", None)
     holders = (batches, getattr(batches, "sampler", None), sampler, getattr(sampler, "sampler", None), data)
     found = [getattr(holder, "generator", None) for holder in holders]
@@ -234,11 +215,7 @@ def _require_finite(part: Any, where: str) -> None:
 
 
 def sliced(batch: Batch, samples: slice | Tensor) -> Batch:
-    """Some samples of a batch, by a slice or their numbers; what has not the batch's length stays whole.
-
-    Returns:
-        A batch of views where a slice is given.
-    """
+    """Some samples of a batch, by a slice (then views) or their numbers; what has not its length stays whole."""
 
     def cut(leaf: Any) -> Any:
         if not (isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch.size):

@@ -19,12 +19,8 @@ _FORMAT = "theta0 start"
 def write_start(path: str | Path, model: nn.Module, metadata: Mapping[str, str]) -> Path:
     """Write every parameter and buffer of a model, parametrized ones as the plain weight that they compute.
 
-    A tensor that stands under several names is written once; the metadata key `aliases` names the others.
-
-    Args:
-        path: the file; its folder is made.
-        model: the model, left as it is.
-        metadata: what else to store, text by name (method, seed …).
+    A tensor that stands under several names is written once; the metadata key `aliases` names the others. The file's
+    folder is made; metadata is text by name (method, seed …).
     """
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
@@ -39,13 +35,7 @@ def write_start(path: str | Path, model: nn.Module, metadata: Mapping[str, str])
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
-    """Write tensors, none of them under two names.
-
-    Args:
-        path: the file; its folder is made.
-        tensors: by name.
-        metadata: what else to store, text by name.
-    """
+    """Write tensors, none of them under two names, and metadata, text by name; the file's folder is made."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
@@ -62,11 +52,7 @@ def read_start(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a file that `write_tensors` wrote.
-
-    Raises:
-        ValueError: if the file is missing, or not written by theta0.
-    """
+    """Read a file that `write_tensors` wrote; others are refused."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
@@ -79,11 +65,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def plain_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers under the keys that the model has without its parametrizations.
-
-    Returns:
-        Tensors by name; a parametrized weight as computed.
-    """
+    """Parameters and persistent buffers under the keys that the model has without its parametrizations, as computed."""
     found: dict[str, Tensor] = {}
     computed: dict[str, Tensor] = {}
     with preserve_state(model), torch.no_grad():

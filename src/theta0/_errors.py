@@ -23,11 +23,7 @@ class NothingBetterError(ValueError):
 
 
 def guarded(where: str, function: Callable[[], T]) -> T:
-    """Call a function of the user's.
-
-    Raises:
-        UserCodeError: if it raises; the first line of what it said, the original as the cause.
-    """
+    """Call a function of the user's; what it raises becomes the cause of a `UserCodeError` with its first line."""
     try:
         return function()
     except Exception as error:

@@ -33,11 +33,7 @@ _DEFAULTS = {"weight": None, "pos_weight": None, "reduction": "mean", "label_smo
 
 
 def checked(loss: Loss) -> Loss:
-    """The loss, if it can be one.
-
-    Raises:
-        ValueError: if it is neither a known name, a callable, nor None.
-    """
+    """The loss, if it can be one: a known name, a callable, or None."""
     if loss is None or callable(loss) or (isinstance(loss, str) and loss in _NAMED):
         return loss
     raise ValueError(
@@ -46,11 +42,7 @@ def checked(loss: Loss) -> Loss:
 
 
 def name_of(loss: Loss) -> LossName | None:
-    """The standard loss that a name, a torch function or a torch module (with default settings) stands for.
-
-    Returns:
-        Its name, or None for any other loss.
-    """
+    """The standard loss that a name, a torch function or a torch module (with default settings) stands for, if any."""
     if isinstance(loss, str):
         return loss
     if isinstance(loss, nn.Module):
@@ -60,19 +52,7 @@ def name_of(loss: Loss) -> LossName | None:
 
 
 def loss_of(model: nn.Module, batch: Batch, loss: Loss) -> tuple[Tensor, Any]:
-    """Run the model on a batch and apply the loss.
-
-    Args:
-        model: the model, called in the mode in which it is.
-        batch: the batch.
-        loss: a name, a callable, or None for a model that returns its own `.loss`.
-
-    Returns:
-        The loss, a 0-d tensor, and the model's outputs.
-
-    Raises:
-        ValueError: if the model or the loss raises, or the loss is no scalar.
-    """
+    """Run the model on a batch, in the mode in which it is, and apply the loss: its 0-d tensor, and the outputs."""
     inputs = batch.inputs if loss is None else without_labels(batch.inputs)
     outputs = checked_forward(model, replace(batch, inputs=inputs))
     value = applied(loss, outputs, batch)
@@ -80,14 +60,7 @@ def loss_of(model: nn.Module, batch: Batch, loss: Loss) -> tuple[Tensor, Any]:
 
 
 def applied(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
-    """Apply a loss to outputs.
-
-    Returns:
-        A 0-d tensor.
-
-    Raises:
-        ValueError: if the loss raises, is missing, or is no scalar.
-    """
+    """Apply a loss to outputs; it must give a scalar."""
     if loss is None:
         own = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
         if not isinstance(own, Tensor):
@@ -112,10 +85,8 @@ def constant_loss(loss: Loss, outputs: Any, batch: Batch) -> float | None:
     """The loss of the best predictor that ignores its input, on one batch.
 
     For cross-entropy the entropy of the labels, for squared error their variance per output, for absolute error the
-    mean deviation from the median, for binary cross-entropy the entropy per output.
-
-    Returns:
-        The loss; None where the loss is not one of these or targets and outputs do not match.
+    mean deviation from the median, for binary cross-entropy the entropy per output. None where the loss is not one of
+    these or targets and outputs do not match.
     """
     name, output, targets = _kind(loss, outputs, batch), main_output(outputs), batch.targets
     if name is None or output is None or not isinstance(targets, Tensor):
@@ -134,11 +105,7 @@ def constant_loss(loss: Loss, outputs: Any, batch: Batch) -> float | None:
 
 
 def uniform_loss(loss: Loss, outputs: Any, batch: Batch) -> float | None:
-    """The cross-entropy of equal probabilities: log C for C classes, log 2 for binary cross-entropy.
-
-    Returns:
-        The loss; None for any other loss.
-    """
+    """The cross-entropy of equal probabilities: log C for C classes, log 2 for binary cross-entropy, else None."""
     if _kind(loss, outputs, batch) == "bce":
         return None if main_output(outputs) is None else math.log(2)
     logits = class_logits(loss, outputs, batch)
@@ -146,11 +113,7 @@ def uniform_loss(loss: Loss, outputs: Any, batch: Batch) -> float | None:
 
 
 def class_logits(loss: Loss, outputs: Any, batch: Batch) -> Shaped[Tensor, "... classes"] | None:
-    """The logits that a cross-entropy over classes is given, classes along the last axis.
-
-    Returns:
-        A view of the main output; None for any other loss.
-    """
+    """The logits that a cross-entropy over classes is given, classes along the last axis; None for any other loss."""
     output = main_output(outputs)
     if output is None or not output.dim() or _kind(loss, outputs, batch) != "cross_entropy":
         return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Concatenate, ParamSpec, cast
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import tree_flatten, tree_map
@@ -46,11 +47,7 @@ def outputs_with(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Any
 
 
 def main_output(outputs: Any) -> Tensor | None:
-    """The tensor that stands for a model's output: the tensor itself, `.logits`, or the first floating tensor inside.
-
-    Returns:
-        The tensor, or None.
-    """
+    """The tensor that stands for a model's output: itself, its `.logits`, or the first floating tensor inside."""
     logits = getattr(outputs, "logits", None)
     if logits is None and isinstance(outputs, Mapping):
         logits = outputs.get("logits")
@@ -60,12 +57,20 @@ def main_output(outputs: Any) -> Tensor | None:
     return next((leaf for leaf in leaves if leaf.dim() > 0), None)
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The user's module inside `torch.compile`, DataParallel or DistributedDataParallel wrappers.
+def class_rows(outputs: Any) -> Float[Tensor, "samples classes"]:
+    """A classifier's main output, if it is a row of at least two logits a sample."""
+    logits = main_output(outputs)
+    if logits is None or logits.dim() != 2 or logits.shape[1] < 2:
+        got = "no floating tensor" if logits is None else f"shape {tuple(logits.shape)}"
+        raise ValueError(
+            f"model: expected outputs of samples × classes, at least two logits a sample, got {got}; for a single "
+            "logit let the model return (0, logit)"
+        )
+    return logits
 
-    Raises:
-        ValueError: if it is no module.
-    """
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The user's module inside `torch.compile`, DataParallel or DistributedDataParallel wrappers."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model: expected a torch.nn.Module, got {model!r:.100}")
     while True:
@@ -78,14 +83,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The one device on which a model's parameters and buffers lie.
-
-    Returns:
-        The device; the CPU for a model without any.
-
-    Raises:
-        ValueError: if there are several, or the parameters have no data.
-    """
+    """The one device of a model's parameters and buffers, which must have data; the CPU for a model without any."""
     devices = {t.device for t in [*model.parameters(), *model.buffers()]}
     if any(device.type == "meta" for device in devices):
         raise ValueError(

@@ -39,21 +39,13 @@ class Moments:
 
 
 def moments(values: Tensor, axis: int = 0) -> Moments:
-    """Moments of a tensor over one axis.
-
-    Returns:
-        The moments, of the tensor's shape without that axis.
-    """
+    """Moments of a tensor over one axis."""
     variance, mean = torch.var_mean(values.detach().double(), dim=axis, correction=0)
     return Moments(values.shape[axis], mean, variance * values.shape[axis])
 
 
 def merged(a: Moments, b: Moments) -> Moments:
-    """Moments of two disjoint sets of samples together.
-
-    Returns:
-        The moments over `a.count + b.count` samples.
-    """
+    """Moments of two disjoint sets of samples together."""
     count = a.count + b.count
     step = b.mean - a.mean
     return Moments(
@@ -61,32 +53,12 @@ def merged(a: Moments, b: Moments) -> Moments:
     )
 
 
-def pooled(m: Moments, axis: int | None = None) -> Moments:
-    """Moments over the entries of an axis as well, as if each entry were a further sample.
-
-    Args:
-        m: the moments.
-        axis: the axis to pool; None pools everything into one number.
-
-    Returns:
-        The moments of what is left.
-    """
-    mean, squares = (m.mean.flatten(), m.squares.flatten()) if axis is None else (m.mean, m.squares)
-    axis = 0 if axis is None else axis
-    entries = mean.shape[axis]
-    grand = mean.mean(axis)
-    between = (mean - grand.unsqueeze(axis)).square().sum(axis) * m.count
-    return Moments(m.count * entries, grand, squares.sum(axis) + between)
-
-
 @dataclass(frozen=True)
 class SampleMoments:
     """Moments over samples of a layer's output.
 
-    Attributes:
-        count: how many samples.
-        mean: over samples, at every position of every unit.
-        squares: the sum, over samples, positions and units, of squared deviations from that mean.
+    `mean` is that over samples, at every position of every unit; `squares` sums squared deviations from it over all
+    three.
     """
 
     count: int
@@ -107,15 +79,9 @@ class SampleMoments:
 
 
 def sample_moments(values: Float[Tensor, "..."], sample_axis: int, unit_axis: int) -> SampleMoments:
-    """Moments over the samples of a layer's output.
+    """Moments over the samples of a layer's output; axes over neither samples nor units run over positions.
 
-    Args:
-        values: any shape.
-        sample_axis: the axis over samples.
-        unit_axis: the axis over units; all others run over positions.
-
-    Returns:
-        The moments; not finite where the values are not.
+    They are not finite where the values are not.
     """
     values = values.detach()
     values = values.double() if values.numel() <= _EXACT else _wide(values)
@@ -129,11 +95,7 @@ def sample_moments(values: Float[Tensor, "..."], sample_axis: int, unit_axis: in
 
 
 def merged_samples(a: SampleMoments, b: SampleMoments) -> SampleMoments:
-    """Moments of two disjoint sets of samples together.
-
-    Returns:
-        The moments over `a.count + b.count` samples.
-    """
+    """Moments of two disjoint sets of samples together."""
     count = a.count + b.count
     step = b.mean - a.mean
     squares = a.squares + b.squares + float(step.square().sum()) * (a.count * b.count / count)
@@ -141,11 +103,7 @@ def merged_samples(a: SampleMoments, b: SampleMoments) -> SampleMoments:
 
 
 def square_sum(values: Tensor) -> float:
-    """The sum of squares, to a relative error of 1e-7 whatever the size of the entries.
-
-    Returns:
-        The sum; not finite where an entry is not.
-    """
+    """The sum of squares, to a relative error of 1e-7 whatever the size of the entries; not finite where one is not."""
     if values.numel() <= _EXACT or values.dtype == torch.float64:
         return float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
     rows, rest = _rows(_wide(values))
@@ -157,11 +115,7 @@ def square_sum(values: Tensor) -> float:
 
 
 def mean_of(values: Tensor) -> float:
-    """The mean of all entries, to 1e-7 of their size.
-
-    Returns:
-        The mean.
-    """
+    """The mean of all entries, to 1e-7 of their size."""
     if values.numel() <= _EXACT or values.dtype == torch.float64:
         return float(values.mean(dtype=torch.float64))
     rows, rest = _rows(_wide(values))
@@ -169,11 +123,7 @@ def mean_of(values: Tensor) -> float:
 
 
 def variance_of(values: Tensor) -> tuple[float, float]:
-    """Variance and mean square over all entries.
-
-    Returns:
-        Both; the variance keeps its precision where it is far below the mean square.
-    """
+    """Variance and mean square over all entries; the variance stays precise where it is far below the mean square."""
     mean, mean_square = mean_of(values), square_sum(values) / max(1, values.numel())
     variance = mean_square - mean**2
     if variance > _CANCELLED * mean_square or not math.isfinite(variance):
@@ -183,11 +133,7 @@ def variance_of(values: Tensor) -> tuple[float, float]:
 
 
 def largest_magnitude(values: Tensor) -> float:
-    """The largest absolute value; NaN if there is a NaN.
-
-    Returns:
-        The value; 0 for an empty tensor.
-    """
+    """The largest absolute value; NaN if there is a NaN, 0 for an empty tensor."""
     if not values.numel():
         return 0.0
     low, high = torch.aminmax(values.detach())

@@ -14,9 +14,6 @@ def streams(generator: Randomness) -> Callable[[str], torch.Generator]:
 
     Equal seeds and names give equal streams, whatever is asked before. A `torch.Generator` is advanced once. None
     takes `torch.initial_seed()`, what `torch.manual_seed` last set, and leaves the global generator where it is.
-
-    Args:
-        generator: a seed, a generator, or None.
     """
     if generator is None:
         seed = torch.initial_seed()

@@ -10,20 +10,12 @@ Number = TypeVar("Number", int, float)
 
 
 def ranks() -> int:
-    """How many processes measure together.
-
-    Returns:
-        The size of the default process group; 1 where there is none.
-    """
+    """How many processes measure together: the size of the default process group, 1 where there is none."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def summed(value: torch.Tensor) -> torch.Tensor:
-    """The sum of a tensor over all ranks.
-
-    Returns:
-        A new tensor, equal on every rank; the given one where there is one process.
-    """
+    """The sum of a tensor over all ranks, equal on each; the given one where there is one process."""
     if ranks() == 1:
         return value
     total = value.clone()
@@ -32,11 +24,7 @@ def summed(value: torch.Tensor) -> torch.Tensor:
 
 
 def averaged(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The means of tensors over all ranks, exchanged all at once; every rank must bring the same shapes.
-
-    Returns:
-        New detached tensors, equal on every rank; detached views of the given ones where there is one process.
-    """
+    """The means of tensors over all ranks, detached, exchanged all at once; each must bring the same shapes."""
     detached = [value.detach() for value in values]
     if ranks() == 1 or not detached:
         return detached
@@ -46,25 +34,16 @@ def averaged(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def share(items: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a list that all ranks have.
-
-    Returns:
-        Consecutive entries; parts differ by one at most.
-    """
+    """This rank's part of a list that all ranks have: consecutive entries; parts differ by one at most."""
     if ranks() == 1:
         return items
     return items.tensor_split(ranks())[distributed.get_rank()]
 
 
 def gathered(part: torch.Tensor, total: int) -> torch.Tensor:
-    """The parts of all ranks, in order, along the first axis; each rank's derivative is that of its own part.
+    """The parts of all ranks, each its `share` of `total` entries, in order along the first axis.
 
-    Args:
-        part: what this rank has for its `share` of `total` entries.
-        total: how many entries there are.
-
-    Returns:
-        A tensor equal on every rank; the given one where there is one process.
+    It is equal on every rank; each rank's derivative is that of its own part.
     """
     if ranks() == 1:
         return part

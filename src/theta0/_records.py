@@ -28,8 +28,7 @@ Table = dict[str, dict[str, float]]
 def by_layer(records: Iterable[Record]) -> Table:
     """Records as `{layer: {quantity: value}}`, layers in the order in which they appear (execution order).
 
-    Returns:
-        The nested dictionary; a later record of the same layer and quantity replaces an earlier one.
+    A later record of the same layer and quantity replaces an earlier one.
     """
     table: Table = {}
     for record in records:
@@ -38,9 +37,5 @@ def by_layer(records: Iterable[Record]) -> Table:
 
 
 def flat(records: Iterable[Record]) -> dict[str, float]:
-    """Records as `{"layer/quantity": value}`, the form that experiment trackers log.
-
-    Returns:
-        The flat dictionary; whole-network records have no slash.
-    """
+    """Records as `{"layer/quantity": value}`, as experiment trackers log them; whole-network ones have no slash."""
     return {f"{r.layer}/{r.quantity}" if r.layer else r.quantity: r.value for r in records}

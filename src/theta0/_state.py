@@ -156,12 +156,9 @@ def deterministic(model: nn.Module, seed: int = 0) -> Iterator[None]:
 
 
 def snapshot(model: nn.Module) -> Callable[[], None]:
-    """Remember a model's whole state.
+    """Remember a model's whole state; the function returned puts it back, bit for bit, as often as it is called.
 
     Memory: one copy of the parameters and buffers.
-
-    Returns:
-        A function that puts the model back into that state, bit for bit; it may be called more than once.
     """
     modules = [(module, module.__class__, _copied(module.__dict__)) for module in model.modules()]
     initialized = [t for t in [*model.parameters(), *model.buffers()] if not is_lazy(t) and not t.is_meta]

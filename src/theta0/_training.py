@@ -47,11 +47,7 @@ class OptimizerSettings:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot be used.
-
-        Raises:
-            ValueError: if they cannot.
-        """
+        """Refuse settings that cannot be used."""
         checked_optimizer(self.optimizer)
         if not all(0 <= share < 1 for share in (self.momentum, *self.betas, self.alpha)):
             raise ValueError(
@@ -90,11 +86,7 @@ class Run:
 
 
 def checked_optimizer(name: str) -> str:
-    """The name, if it is an optimizer's.
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """The name, if it is an optimizer's."""
     if not isinstance(name, str) or name not in OPTIMIZERS:
         raise ValueError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, got {name!r}")
     return name
@@ -131,18 +123,8 @@ def steps_from(
 ) -> list[float]:
     """Train in place, batches in turn, in the mode in which the model is.
 
-    Args:
-        model: changed.
-        batches: used one a step, over and over.
-        loss: a name or callable.
-        optimizer: its name, or its settings.
-        rate: the learning rate.
-        steps: how many.
-        seed: of the global generators meanwhile (dropout), so that two starts see the same noise.
-        penalty: added to the loss that is descended, but not to the losses returned.
-
-    Returns:
-        The loss before each step; it ends early with the first that is not finite.
+    The losses before each step are returned, without the penalty that is descended with them, up to the first that is
+    not finite. The seed is that of the global generators meanwhile (dropout), so that two starts see the same noise.
     """
     torch.manual_seed(seed)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -162,11 +144,7 @@ def steps_from(
 
 
 def mean_loss(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> float:
-    """Mean loss over batches, without training, in the mode in which the model is.
-
-    Returns:
-        The loss; infinite where it is not a number.
-    """
+    """Mean loss over batches, without training, in the mode in which the model is; infinite where it is no number."""
     with torch.no_grad():
         total = sum(float(loss_of(model, batch, loss)[0]) for batch in batches) / len(batches)
     return total if not math.isnan(total) else math.inf
@@ -204,21 +182,10 @@ def probe_rate(
     rates: Sequence[float] = RATES,
     steps: int = 10,
 ) -> tuple[float, float]:
-    """The rate whose few steps lower the loss most.
+    """The rate whose few steps lower the loss most, and the cost in gradients.
 
     The mean loss over the given batches after the steps decides, since single batches differ more than starts do.
-
-    Args:
-        model: trained in place, and put back by `restore` after each rate.
-        batches: the data.
-        loss: a name or callable.
-        optimizer: its name.
-        restore: puts the model back.
-        rates: the candidates.
-        steps: how many each is given.
-
-    Returns:
-        The rate and the cost in gradients.
+    `restore` puts the model back after each rate.
     """
     reached: dict[float, float] = {}
     for rate in rates:

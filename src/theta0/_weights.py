@@ -15,10 +15,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Every tensor of at least two axes that a module holds as a parameter or makes by a parametrization, each once.
 
     A parametrized weight is the one that is applied, not the parameters behind it. Vectors (biases, the scales of
-    normalisations) are no weights.
-
-    Returns:
-        The tensors by name, differentiable with respect to the parameters.
+    normalisations) are no weights. They are differentiable with respect to the parameters.
 
     Raises:
         ValueError: there is none, one is lazy, or one is made by torch's old hooks.
@@ -47,11 +44,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters over which curvature is taken: those that require a gradient, each once.
-
-    Raises:
-        ValueError: if there is none, or they are sharded.
-    """
+    """The parameters that require a gradient, each once; refused if there is none, or they are sharded."""
     for name, parameter in model.named_parameters():
         # By name: the class lives in a sub-package that not every build of torch has.
         kinds = {kind.__name__ for kind in type(parameter).__mro__} | {type(parameter.data).__name__}
@@ -70,11 +63,7 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def trained_tensors(model: nn.Module) -> dict[str, tuple[nn.Module, str, nn.Parameter]]:
-    """Every trained parameter once, under its first name.
-
-    Returns:
-        By full name: the module that holds it, its name there, the parameter.
-    """
+    """Every trained parameter once, under its first name: the module that holds it, its name there, the parameter."""
     found: dict[str, tuple[nn.Module, str, nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         path, _, attribute = name.rpartition(".")
@@ -84,11 +73,7 @@ def trained_tensors(model: nn.Module) -> dict[str, tuple[nn.Module, str, nn.Para
 
 
 def tied_parameters(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Parameters that stand under several names.
-
-    Returns:
-        For each such name, all the names of its tensor.
-    """
+    """Parameters that stand under several names: for each such name, all the names of its tensor."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -98,8 +83,7 @@ def tied_parameters(model: nn.Module) -> dict[str, tuple[str, ...]]:
 def assignable(module: nn.Module, attribute: str) -> bool:
     """Whether a weight can be given values: a parametrization without a right inverse, as an adapter's, refuses them.
 
-    Returns:
-        True for a plain weight; False for one that a hook computes.
+    A weight that a hook computes cannot either.
     """
     if not parametrize.is_parametrized(module, attribute):
         return attribute in module._parameters
@@ -111,11 +95,7 @@ def assignable(module: nn.Module, attribute: str) -> bool:
 def assign_weight(module: nn.Module, attribute: str, value: Tensor, *, exact: bool = True) -> None:
     """Give a weight a value: in place, or through its parametrization, and see that it has it.
 
-    Args:
-        module: the weight's owner.
-        attribute: its name there.
-        value: of the weight's shape, of any floating type.
-        exact: whether the weight must then have this value; a constraint may take what is near to it.
+    Where not `exact`, a constraint may take what is near to the value.
 
     Raises:
         ValueError: if the weight is computed by something that does not follow an assignment.
@@ -135,17 +115,7 @@ def assign_weight(module: nn.Module, attribute: str, value: Tensor, *, exact: bo
 
 
 def scale_weight(module: nn.Module, attribute: str, factor: float | Tensor, *, part: Tensor | None = None) -> None:
-    """Multiply a weight where it is kept: a parameter in place, else through its parametrization.
-
-    Args:
-        module: the weight's owner.
-        attribute: its name there.
-        factor: a number, or a tensor that broadcasts against what is scaled.
-        part: a view of the weight, as it is applied, if only that is scaled.
-
-    Raises:
-        ValueError: as `assign_weight`.
-    """
+    """Multiply a weight, or a part (a view) of it, where it is kept: in place, or through its parametrization."""
     with torch.no_grad():
         if part is not None and not parametrize.is_parametrized(module, attribute):
             part.data.mul_(factor)
@@ -159,8 +129,7 @@ def scale_weight(module: nn.Module, attribute: str, factor: float | Tensor, *, p
 def has_value(weight: Tensor, value: Tensor) -> bool:
     """Whether a weight has the value that it was given, but for rounding; assignments can be lost without an error.
 
-    Returns:
-        True within 1 % of each entry and 1e-4 of the largest.
+    Equal is: within 1 % of each entry and 1e-4 of the largest.
     """
     return torch.allclose(weight.detach(), value.to(weight), rtol=0.01, atol=1e-4 * float(value.abs().max()))
 

@@ -19,14 +19,7 @@ from theta0._training import checked_optimizer
 class Target:
     """What a target file defines.
 
-    Attributes:
-        name: as given on the command line.
-        model: the model that `model()` built.
-        batches: what `batches()` returned.
-        loss: a name, a callable or None.
-        optimizer: the user's optimizer, or None.
-        learning_rate: its rate, or None.
-        build: the file's `model()`, which builds another one.
+    `learning_rate` is the optimizer's; `build` is the file's `model()`, which builds another one.
     """
 
     name: str
@@ -39,14 +32,7 @@ class Target:
 
 
 def load_target(name: str) -> Target:
-    """Run a target file and build what it defines.
-
-    Args:
-        name: a Python file, or `module:` for an importable module.
-
-    Raises:
-        ValueError: if the file is missing, cannot be run, or lacks something; the message says which and where.
-    """
+    """Run a target file (`module:` for an importable module) and build what it defines."""
     module = _imported(name[:-1]) if name.endswith(":") and name != ":" else _run_file(Path(name))
     model = _called(module, name, "model")
     if not isinstance(model, nn.Module):

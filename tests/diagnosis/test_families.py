@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cases import labels, normal
-from theta0 import diagnose
+from cases import unprobed as diagnose
 
 X, Y = normal(32, 6), labels(32, classes=4, seed=3)
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from cases import mlp
-from theta0.diagnosis import diagnose
+from cases import unprobed as diagnose
 
 X, Y = torch.randn(64, 8, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 4
 

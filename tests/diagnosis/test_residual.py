@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from cases import labels, normal
+from cases import unprobed as diagnose
 from states import state_of
-from theta0 import diagnose
 
 WIDTH = 32
 X, Y = normal(64, 6), labels(64, classes=4, seed=3)
@@ -119,6 +119,6 @@ def test_a_forward_pass_that_differentiates_is_followed():
     assert found[0].code in ("exploding-activations", "exploding-gradients", "initial-loss")
 
 
-def test_a_pass_more_is_counted_only_where_it_is_made():
-    assert diagnose(stack(24), [(X, Y)], "cross_entropy").cost == pytest.approx(1 + 2 / 3)
-    assert diagnose(mlp(6, 32, 4), [(X, Y)], "cross_entropy").cost == pytest.approx(1 + 1 / 3)
+def test_the_stream_costs_no_further_pass():
+    assert diagnose(stack(24), [(X, Y)], "cross_entropy").cost == pytest.approx(1 + 2 * 8 / len(X) / 3)
+    assert diagnose(mlp(6, 32, 4), [(X, Y)], "cross_entropy").cost == pytest.approx(1 + 2 * 8 / len(X) / 3)

@@ -64,9 +64,14 @@ def aligned(model, batches, loss) -> tuple[float, float]:
     return sum(map(gradcosine, grams)) / len(grams), sum(float(gradient_norms(g).max()) for g in grams) / len(grams)
 
 
-def test_held_out_gradcosine_rises_within_the_cap_on_at_least_four_of_six_or_the_start_is_unchanged():
+@pytest.mark.parametrize(
+    ("names", "least"),
+    [(("mlp", "group-norm"), 1), pytest.param(tuple(NETS), 4, marks=pytest.mark.slow)],
+    ids=["two", "all"],
+)
+def test_held_out_gradcosine_rises_within_the_cap_or_the_start_is_unchanged(names, least):
     kept = 0
-    for name in NETS:
+    for name in names:
         model, batches, loss = problem(name)
         before, start = aligned(model, batches, loss), state_of(model)
         result, reason = searched(nio_, model, batches, loss, steps=30, max_batches=None)
@@ -83,7 +88,7 @@ def test_held_out_gradcosine_rises_within_the_cap_on_at_least_four_of_six_or_the
         assert after[0] > before[0], name
         assert after[1] <= result.cap == pytest.approx(1.5 * before[1], rel=1e-4), name
         assert only_values_changed(start, state_of(model)), name
-    assert kept >= 4
+    assert kept >= least
 
 
 def only_values_changed(before, after) -> bool:

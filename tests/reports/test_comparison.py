@@ -85,7 +85,7 @@ def test_the_page_and_the_data(found, tmp_path):
     assert "&lt;none&gt;" in html
     assert "<none>" not in html
     document = json.loads(json.dumps(comparison_document(found, target="target.py"), allow_nan=False))
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     assert len(document["comparison"]["standings"]) == len(found.standings)
     if found is FAR:
         assert document["comparison"]["winner"] == {"start": "lcw", "rate": 0.01}

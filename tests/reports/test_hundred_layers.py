@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cases import labels, normal
-from theta0 import diagnose
+from cases import unprobed as diagnose
 from theta0.reports import diagnosis_report
 
 WIDTH, LAYERS, SCREEN, COLUMNS = 16, 100, 48, 80

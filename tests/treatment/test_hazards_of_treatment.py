@@ -7,8 +7,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 
 from cases import normal
+from cases import unprobed as diagnose
 from states import state_of
-from theta0 import diagnose
 from theta0._batches import load_batches
 from theta0._errors import InapplicableError
 from theta0._trace.layers import layers

@@ -15,9 +15,10 @@ from torch.nn.utils import parametrize
 from cases import SAMPLED, case, flat, mlp, normal
 from states import randomness, state_of
 from theta0._models import unwrapped
-from theta0.initializers import unit_variance_
+from theta0.initializers.unit_variance import unit_variance
 from theta0.parametrizations import is_linearly_constrained
 from theta0.treatment import REMEDIES, treat
+from theta0.treatment.results import Applied
 from theta0.treatment.trials import fresh_order
 
 
@@ -274,8 +275,8 @@ def test_only_remedies_that_apply_are_announced():
     assert not [line for line in told if "memory" in line or "recurrent" in line]
 
 
-def test_an_initializer_with_a_report_of_its_own_is_one_line_in_the_table(monkeypatch):
-    monkeypatch.setitem(REMEDIES, "plain", unit_variance_)
+def test_an_initializer_with_a_result_of_its_own_is_one_line_in_the_table(monkeypatch):
+    monkeypatch.setitem(REMEDIES, "plain", lambda m, b, loss, *, generator: Applied(unit_variance(m, b).skipped))
     model = deep(3, phi=nn.Tanh)
     for layer in model[::2]:
         nn.init.normal_(layer.weight, std=1e-3)

@@ -46,12 +46,7 @@ class LinearCall:
 class Origin:
     """The latest application of a weight that flows into a tensor.
 
-    Attributes:
-        number: how many applications came before it.
-        layer: as in `LinearCall`.
-        owner: the weight's owner.
-        unit_axis: of its output, from the end.
-        dim: how many axes its output has.
+    `number` is how many applications came before it, `dim` how many axes its output has.
     """
 
     number: int
@@ -65,13 +60,8 @@ class Origin:
 class NonlinearityCall:
     """One application of a nonlinearity, seen before it is applied.
 
-    Attributes:
-        after: the application of a weight whose output flows into it, the latest where several do.
-        spec: what is known of it.
-        function: the function called.
-        input: what it is applied to; an in-place function overwrites it after the observer has returned.
-        arguments: further positional arguments.
-        options: keyword arguments.
+    `after` is the latest application of a weight whose output flows into it. An in-place function overwrites `input`
+    after the observer has returned; `arguments` and `options` are the further ones.
     """
 
     after: Origin
@@ -88,12 +78,7 @@ def calls_handler(
 ) -> Handler:
     """A handler that shows every application of a weight and every nonlinearity behind one; for one pass.
 
-    Args:
-        linear: shown each application of a weight, after it.
-        nonlinearity: shown each nonlinearity, before it.
-
-    Returns:
-        The handler; its note on a tensor is an `Origin`.
+    Weights are shown after the call, nonlinearities before it; the note on a tensor is an `Origin`.
     """
     counts: dict[str, int] = {}
 
@@ -135,14 +120,7 @@ def trace_calls(
 ) -> Iterator[Interpreter]:
     """Within the block, every application of a weight and every nonlinearity that the model calls is shown.
 
-    Args:
-        model: the model that will be called; only its own weights count.
-        linear: shown each application of a weight, after it.
-        nonlinearity: shown each nonlinearity, before it.
-        further: other handlers of the same pass.
-
-    Yields:
-        The interpreter.
+    Weights are shown after the call, nonlinearities before it; `further` handlers see the same pass.
     """
     with trace(model, calls_handler(linear, nonlinearity), *further) as interpreter:
         yield interpreter

@@ -96,7 +96,7 @@ def _named(role: Role, names: str, **known: Any) -> Iterator[Spec]:
 def _specs() -> Iterator[Spec]:
     """Every spec, by the name under which torch offers the function."""
     yield from _named("query", "size dim numel stride is_floating_point is_contiguous register_hook retain_grad")
-    yield from _named("query", "requires_grad_ is_complex element_size data_ptr untyped_storage storage_offset item")
+    yield from _named("query", "requires_grad_ is_complex element_size storage_offset")
     relayouts = "view reshape flatten unsqueeze squeeze contiguous clone"
     yield from _named("positive", relayouts, keeps_range=True, relayout=True)
     moves = """view_as reshape_as unflatten permute transpose t swapaxes swapdims movedim moveaxis to type type_as float
@@ -107,10 +107,21 @@ def _specs() -> Iterator[Spec]:
     pools = "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d"
     yield from _named("positive", f"mean {pools}", keeps_range=True, averages=True)
     yield from _named("positive", "sum cumsum interpolate upsample unfold fold")
-    yield Spec("neg", "negate")
-    yield Spec("__neg__", "negate")
+    yield from _named("negate", "neg __neg__")
     yield Spec("pad", "pad")
     yield from _activations()
+    yield from _weighted()
+    yield from _elementwise()
+    yield from _norms()
+    yield from _joins()
+    yield from _named("recurrent", "lstm gru rnn_tanh rnn_relu")
+    yield Spec("scaled_dot_product_attention", "attention")
+    projection: dict[str, Any] = {"weight": (11, "out_proj_weight"), "bias": (12, "out_proj_bias")}
+    yield Spec("multi_head_attention_forward", "attention", **projection)
+    yield from (Spec(name, "loss", kind=kind) for name, kind in _LOSSES.items())
+
+
+def _elementwise() -> Iterator[Spec]:
     yield from _named("nonlinearity", "sin cos", range=(-1.0, 1.0))
     yield from _named("nonlinearity", "abs absolute", range=(0.0, _INF))
     yield from _named("nonlinearity", "atan arctan clamp clamp_min clip")
@@ -119,8 +130,6 @@ def _specs() -> Iterator[Spec]:
     yield Spec("log_softmax", "softmax", range=(-_INF, 0.0))
     dropouts = """dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout"""
     yield from _named("dropout", dropouts, keeps_range=True)
-    yield from _weighted()
-    yield from _named("multilinear", "bmm mv einsum __rmatmul__")
     yield from _named("multiply", "mul multiply __mul__ __rmul__ __imul__")
     yield from _named("divide", "div divide true_divide __truediv__ __itruediv__")
     yield from _named("add", "add __add__ __radd__ __iadd__")
@@ -128,19 +137,15 @@ def _specs() -> Iterator[Spec]:
     yield from _named("subtract", "rsub __rsub__", reversed=True)
     yield from _named("compare", "eq __eq__")
     yield Spec("where", "choose", keeps_range=True)
+    yield Spec("normalize", "normalize", range=(-1.0, 1.0))
+    yield Spec("cosine_similarity", "cosine", range=(-1.0, 1.0))
+
+
+def _joins() -> Iterator[Spec]:
     yield from _named("join", "cat concat concatenate stack hstack vstack dstack", keeps_range=True)
     yield from _named("extremum", "amax amin", keeps_range=True)
     yield from _named("max_pool", "max_pool1d max_pool2d max_pool3d", keeps_range=True)
     yield from _named("adaptive_max_pool", "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d")
-    yield from _norms()
-    yield Spec("normalize", "normalize", range=(-1.0, 1.0))
-    yield Spec("cosine_similarity", "cosine", range=(-1.0, 1.0))
-    yield from _named("recurrent", "lstm gru rnn_tanh rnn_relu")
-    yield Spec("scaled_dot_product_attention", "attention")
-    projection: dict[str, Any] = {"weight": (11, "out_proj_weight"), "bias": (12, "out_proj_bias")}
-    yield Spec("multi_head_attention_forward", "attention", **projection)
-    for name, kind in _LOSSES.items():
-        yield Spec(name, "loss", kind=kind)
 
 
 _LOSSES = {
@@ -196,6 +201,7 @@ def _weighted() -> Iterator[Spec]:
         yield Spec(name, "multilinear", kind="matmul", unit_axis=-1, weight=(1, keyword))
     product: dict[str, Any] = {"input": (1, "mat1"), "weight": (2, "mat2"), "bias": (0, "input")}
     yield Spec("addmm", "multilinear", kind="matmul", unit_axis=-1, **product)
+    yield from _named("multilinear", "bmm mv einsum __rmatmul__")
 
 
 def _norms() -> Iterator[Spec]:

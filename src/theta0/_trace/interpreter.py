@@ -50,15 +50,8 @@ class Handler:
 class Step:  # not frozen: one is made for every function, and freezing costs more than the rest of it
     """One torch function that runs.
 
-    Attributes:
-        function: what is called.
-        spec: what is known of it; None for a function that is not in the table.
-        arguments: positional arguments.
-        options: keyword arguments.
-        number: its place in the pass, from 0.
-        tensors: the tensors among the arguments, each once.
-        interpreter: the interpreter that runs it.
-        attention: the attention call inside which it runs, if any.
+    `spec` is None for a function that is not in the table, `number` its place in the pass, `tensors` are those among
+    the arguments, each once; `attention` is the attention call inside which it runs, if any.
     """
 
     function: Callable[..., Any]
@@ -194,11 +187,7 @@ class Interpreter(TorchFunctionMode):  # a class because torch's interception po
 
 
 def tensors_in(arguments: Sequence[Any], options: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    """The tensors among arguments, inside lists, tuples and mappings too, each once, in order.
-
-    Returns:
-        The tensors.
-    """
+    """The tensors among arguments, inside lists, tuples and mappings too, each once, in order."""
     found: dict[int, Tensor] = {}
     pending: list[Any] = [*arguments, *options.values()][::-1]
     while pending:
@@ -217,14 +206,8 @@ def trace(model: nn.Module, *handlers: Handler) -> Iterator[Interpreter]:
     """Within the block, every torch function that runs is shown to the handlers, in the model and in its loss.
 
     Compiled submodules run eagerly meanwhile, since a compiled region is opaque; checkpointed parts keep what they
-    compute, since a backward pass would compute it again without the handlers.
-
-    Args:
-        model: the model that will be called; only its own weights have owners.
-        handlers: what is looked for; all see the same pass.
-
-    Yields:
-        The interpreter, which has the notes and the owners of weights.
+    compute, since a backward pass would compute it again without the handlers. Only the model's own weights have
+    owners; all handlers see the same pass.
     """
     owners = Owners(model)
     with ExitStack() as stack:
@@ -242,11 +225,7 @@ def trace(model: nn.Module, *handlers: Handler) -> Iterator[Interpreter]:
 
 
 def tracing() -> bool:
-    """Whether a pass is being traced: a layer then applies its weight to its input and takes no short cut.
-
-    Returns:
-        True inside `trace`.
-    """
+    """Whether a pass is being traced: a layer then applies its weight to its input and takes no short cut."""
     return _TRACING.get()
 
 
@@ -288,9 +267,5 @@ DROPOUT_OFF = Handler(replace=_no_dropout)
 
 
 def no_dropout() -> Interpreter:
-    """A context in which functional dropout and attention's own are off.
-
-    Returns:
-        The context.
-    """
+    """A context in which functional dropout and attention's own are off."""
     return Interpreter([DROPOUT_OFF])

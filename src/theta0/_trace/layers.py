@@ -71,11 +71,7 @@ def layers(model: nn.Module, batch: Batch) -> list[Layer]:
 
 
 def fan_in(call: LinearCall) -> int:
-    """How many inputs one unit of a linear call sums.
-
-    Returns:
-        The fan-in; for a transposed convolution the mean over output positions.
-    """
+    """How many inputs one unit of a linear call sums; for a transposed convolution the mean over output positions."""
     shape = tuple(call.weight.shape)
     if call.kind == "embedding":
         return 1
@@ -90,16 +86,7 @@ def fan_in(call: LinearCall) -> int:
 def geometry(
     call: LinearCall, axes: int, kernel: torch.Size
 ) -> tuple[list[int], list[tuple[int, int]], list[int], int]:
-    """How a convolution lies on its input.
-
-    Args:
-        call: a call of kind conv or conv_transpose.
-        axes: how many spatial axes.
-        kernel: the kernel's size along them.
-
-    Returns:
-        Stride, padding (before, after) and dilation along each axis, and the number of groups.
-    """
+    """Stride, padding (before, after) and dilation of a convolution along its spatial axes, and its groups."""
     positional, named = call.options
     defaults = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
     if call.kind == "conv_transpose":  # another order

@@ -13,11 +13,8 @@ ROOT = "(model)"  # the path of a weight that belongs to the model itself; the e
 class Owner:
     """Where a weight lives.
 
-    Attributes:
-        layer: the layer's path, as in `named_modules()`; for a bare parameter its own path.
-        module: the module that owns it.
-        attribute: the weight's name in that module.
-        parameters: the full names of the parameters behind it.
+    `layer` is its path as in `named_modules()`, for a bare parameter its own; `attribute` is the weight's name in the
+    module, `parameters` are the full names of those behind it.
     """
 
     layer: str
@@ -80,8 +77,7 @@ class Owners:  # a class because hooks and look-ups share the stack of running m
     def find(self, weight: Tensor) -> Owner | None:
         """The owner of a tensor that is a parameter, a view of one, or made from one by its module.
 
-        Returns:
-            The owner; the running module where several share the tensor; None for any other tensor.
+        It is the running module where several share the tensor, and None for any other tensor.
         """
         for tensor in (weight, weight._base):
             if tensor is None:
@@ -97,11 +93,7 @@ class Owners:  # a class because hooks and look-ups share the stack of running m
         return None
 
     def module_of(self, weight: Tensor) -> Owner | None:
-        """As `find`, for a weight that is one of several in its layer: the layer is the module itself.
-
-        Returns:
-            The owner, or None.
-        """
+        """As `find`, for a weight that is one of several in its layer: the layer is the module itself."""
         owner = self.find(weight)
         if owner is None:
             return None

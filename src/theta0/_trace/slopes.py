@@ -13,17 +13,7 @@ _SATURATED = 0.05  # of the largest slope: Glorot & Bengio (2010), section 3
 
 
 def slope(function: Callable[..., Any], z: Tensor, arguments: Sequence[Any], options: Mapping[str, Any]) -> Tensor:
-    """φ'(z), elementwise.
-
-    Args:
-        function: an activation of `SPECS`.
-        z: its input, of any shape; left as it is, also when the function works in place.
-        arguments: its further positional arguments.
-        options: its keyword arguments.
-
-    Returns:
-        The derivative, of the shape of `z`.
-    """
+    """φ'(z), elementwise; z is left as it is, also when the function works in place."""
     if SPECS[function].name == "relu":
         return z.detach() > 0
     with torch.enable_grad():
@@ -35,16 +25,7 @@ def slope(function: Callable[..., Any], z: Tensor, arguments: Sequence[Any], opt
 
 
 def can_saturate(spec: Spec, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Whether a nonlinearity is bounded on both sides and meant to be.
-
-    Args:
-        spec: the nonlinearity.
-        arguments: its positional arguments after the input.
-        options: its keyword arguments.
-
-    Returns:
-        True for sigmoid, tanh and their like; ReLU6, a `hardtanh` from 0, is not counted.
-    """
+    """Whether a nonlinearity is bounded on both sides and meant to be; ReLU6, a `hardtanh` from 0, is not counted."""
     if spec.name == "hardtanh":
         lowest = options.get("min_val", arguments[0] if arguments else -1.0)
         return float(lowest) < 0
@@ -52,25 +33,12 @@ def can_saturate(spec: Spec, arguments: Sequence[Any], options: Mapping[str, Any
 
 
 def is_saturated(spec: Spec, derivative: Tensor) -> Tensor:
-    """Where a bounded nonlinearity's slope is below 5 % of its maximum.
-
-    Returns:
-        A boolean tensor of the derivative's shape.
-    """
+    """Where a bounded nonlinearity's slope is below 5 % of its maximum."""
     return derivative < _SATURATED * spec.maximal_slope
 
 
 def largest_slope(spec: Spec, arguments: Sequence[Any], options: Mapping[str, Any]) -> float | Tensor:
-    """The factor by which a nonlinearity can stretch a difference, at least 1.
-
-    Args:
-        spec: one whose role is "nonlinearity".
-        arguments: its positional arguments, the input first.
-        options: its keyword arguments.
-
-    Returns:
-        The largest |φ'|, or 1 where that is smaller; a tensor for a learned slope.
-    """
+    """The factor by which a nonlinearity can stretch a difference, at least 1; a tensor for a learned slope."""
     if spec.name not in _LEARNED:
         return spec.steepest
     keyword, position = _LEARNED[spec.name]

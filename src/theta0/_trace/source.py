@@ -11,6 +11,9 @@ from types import FrameType
 import torch
 
 _OURS = str(Path(__file__).parents[1])
+_TRACE = str(Path(__file__).parent)
+# What a user's model may be made of; everything else of ours calls the model, and what calls that is no source.
+_IN_MODELS = (_TRACE, *(str(Path(_OURS, name)) for name in ("layers", "parametrizations", "papers", "regularizers")))
 _TORCH = str(Path(torch.__file__).parent)
 _STANDARD = sysconfig.get_paths()["stdlib"]
 _INSTALLED = tuple({sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"], *site.getsitepackages()})
@@ -37,12 +40,11 @@ class Source:
 
 
 def source_of_call() -> Source | None:
-    """The source of the torch function that is being interpreted.
-
-    Returns:
-        The source; None where only torch and theta0 are on the stack.
-    """
-    inner = _outside(sys._getframe(1), (_OURS, _TORCH, _STANDARD))
+    """The source of the torch function that is being interpreted; None where only torch and theta0 are on the stack."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "__torch_function__":  # a handler may be the user's
+        frame = frame.f_back
+    inner = _outside(frame, (_OURS, _TORCH, _STANDARD))
     if inner is None:
         return None
     user = _outside(inner, (_OURS, _TORCH, _STANDARD, *_INSTALLED)) or inner
@@ -51,9 +53,14 @@ def source_of_call() -> Source | None:
 
 
 def _outside(frame: FrameType | None, folders: tuple[str, ...]) -> FrameType | None:
-    """The nearest frame whose file lies in none of the folders; installed packages lie inside the standard library."""
+    """The nearest frame whose file lies in none of the folders; installed packages lie inside the standard library.
+
+    The search ends where theta0 called the model or the loss: what lies beyond asked for the look.
+    """
     while frame is not None:
         name = frame.f_code.co_filename
+        if name.startswith(_OURS) and not name.startswith(_IN_MODELS):
+            return None
         packaged = any(name.startswith(folder) for folder in _INSTALLED)
         hidden = any(name.startswith(f) and not (f == _STANDARD and packaged) for f in folders)
         if not hidden and not name.startswith("<"):

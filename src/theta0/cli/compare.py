@@ -69,11 +69,7 @@ def compare(
             save_start(winning_start_(t.build, t.batches, t.loss, found), out, method=found.winner.start)
         if html is not None:
             write_page(html, found, target=target)
-    show(
-        lambda: comparison_document(found, target=target),
-        lambda: comparison_report(found, target=target),
-        as_json,
-    )
+    show(lambda: comparison_document(found, target=target), lambda: comparison_report(found, target=target), as_json)
     raise typer.Exit(0 if found.complete else 1)
 
 

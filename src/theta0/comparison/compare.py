@@ -13,7 +13,7 @@ from torch import nn
 
 from theta0._losses import Loss, checked
 from theta0._state import preserve_randomness, preserve_state
-from theta0._training import RATES, Run, checked_optimizer, probe_rate, short_run
+from theta0._training import RATES, Run, checked_optimizer, probe_rate
 from theta0.comparison.reading import read
 from theta0.comparison.results import Candidate, Comparison, Standing, TuningRun, all_diverged
 from theta0.comparison.starts import STARTS, Factory, Made, Makers, UnmadeError
@@ -132,11 +132,7 @@ def winning_start_(
 
 
 def _check_arguments(starts: Sequence[str], rates: Any, steps: int, seeds: int, budget_s: float | None) -> None:
-    """Refuse what cannot be raced.
-
-    Raises:
-        ValueError: on an unknown start, a rate that is not positive, no step, no seed or no time.
-    """
+    """Refuse an unknown start, a rate that is not positive, no step, no seed or no time."""
     unknown = [start for start in starts if start not in STARTS]
     if unknown or not starts:
         raise ValueError(f"starts: expected names out of {', '.join(STARTS)}, got {', '.join(unknown) or 'none'}")
@@ -199,9 +195,8 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
     def _suggested(self, made: Made) -> tuple[float, float]:
         """The rate that the curvature allows, and the one whose ten steps lower the loss most."""
         trial = self.trial
-        probed, cost = probe_rate(
-            made.model, trial.train[:4], trial.loss, optimizer=trial.optimizer, restore=made.state
-        )
+        data, name = trial.train[:4], trial.optimizer
+        probed, cost = probe_rate(made.model, data, trial.loss, optimizer=name, restore=made.state)
         self.cost += cost
         with preserve_state(made.model):
             found = allowed_rate(made.model, trial.train, trial.loss, trial.optimizer)
@@ -291,16 +286,7 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
         train = fresh_order(data, steps, seed + 1)
         began = time.perf_counter()
         try:
-            run = short_run(
-                made.model,
-                train,
-                held,
-                trial.loss,
-                optimizer=trial.optimizer,
-                rate=rate,
-                steps=steps,
-                seed=seed,
-            )
+            run = replace(trial, steps=steps).run(made.model, train, held, rate, seed)
         finally:
             made.state()
         seconds = time.perf_counter() - began

@@ -31,12 +31,6 @@ def seeded(source: Any = None) -> Iterator[None]:
 
 
 def read(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None) -> list[Batch]:
-    """Read a data source, shuffled the same way each time.
-
-    Args:
-        batches: as for `load_batches`.
-        model: likewise.
-        max_batches: likewise.
-    """
+    """Read a data source, shuffled the same way each time."""
     with seeded(batches):
         return load_batches(batches, model, max_batches=max_batches)

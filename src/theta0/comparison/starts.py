@@ -41,11 +41,7 @@ STARTS: Mapping[str, Remedy] = {"default": as_given, **REMEDIES}
 class Made:
     """A start that was made.
 
-    Attributes:
-        model: the model.
-        state: puts the model into the start.
-        seconds: for making it.
-        gradients: for making it, where the method tells.
+    `state` puts the model into it; `gradients` is the cost where the method tells.
     """
 
     model: nn.Module
@@ -63,11 +59,7 @@ class Makers:  # a class because starts that were made are kept until the race i
         self.restore = snapshot(initialised(source)) if isinstance(source, nn.Module) else lambda: None
 
     def plain(self, seed: int) -> nn.Module:
-        """The model as it comes for a seed.
-
-        Raises:
-            ValueError: if the factory returns no module.
-        """
+        """The model as it comes for a seed; a factory must return a module."""
         if isinstance(self.source, nn.Module):
             self.restore()
             return initialised(self.source)
@@ -79,14 +71,7 @@ class Makers:  # a class because starts that were made are kept until the race i
         return initialised(model)
 
     def make(self, start: str, seed: int) -> Made:
-        """A start, made once.
-
-        Returns:
-            The start; its model stands at it until another start of the same model is made.
-
-        Raises:
-            UnmadeError: if the method cannot make it, with the reason.
-        """
+        """A start, made once, or an `UnmadeError`; its model stands at it until another start of it is made."""
         if (start, seed) not in self.made:
             model = self.plain(seed)
             torch.manual_seed(seed)  # dropout, while a start is made; `compare` puts the random state back

@@ -32,11 +32,7 @@ class Store:  # a class because the file and what was read of it belong together
                     continue
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """What stands under a key.
-
-        Returns:
-            The result, or None.
-        """
+        """What stands under a key, or None."""
         return self.found.get(key)
 
     def put(self, key: str, result: dict[str, Any]) -> None:
@@ -63,11 +59,7 @@ def run_from_dict(found: dict[str, Any]) -> Run:
 
 
 def digest(*parts: Any) -> str:
-    """A name for models, batches, losses and plain values: equal contents, equal names.
-
-    Returns:
-        64 hexadecimal digits.
-    """
+    """A name for models, batches, losses and plain values: equal contents, equal names."""
     total = hashlib.sha256()
     for part in parts:
         for piece in _pieces(part):

@@ -1,9 +1,20 @@
 """What is wrong with a starting point: rules over evidence, and a rule of your own beside them."""
 
-from theta0.diagnosis.diagnose import diagnose
+from theta0.diagnosis.diagnose import PROBE_STEPS, diagnose
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Diagnosis, Finding, Severity
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
 from theta0.diagnosis.rules import RULES
 
-__all__ = ["RULES", "Diagnosis", "Evidence", "Finding", "Place", "Rule", "RuleDoc", "Severity", "diagnose"]
+__all__ = [
+    "PROBE_STEPS",
+    "RULES",
+    "Diagnosis",
+    "Evidence",
+    "Finding",
+    "Place",
+    "Rule",
+    "RuleDoc",
+    "Severity",
+    "diagnose",
+]

@@ -18,11 +18,8 @@ def allowed_rate(model: nn.Module, batches: Sequence[Batch], loss: Loss, optimiz
     """The optimizer's stability bound on the first batch, about ten gradients, twelve at most.
 
     The Gauss-Newton matrix where the loss has one, else (a loss that couples samples) the Hessian. An absolute error
-    has neither: its curvature sits in its kinks. So few products may leave λ a little too small, which errs on the
-    side of saying nothing.
-
-    Returns:
-        The rate and its bound; None where there is no curvature to speak of, as where nothing reaches the weights.
+    has neither: its curvature sits in its kinks. So few products may leave λ a little too small, which errs on the side
+    of saying nothing. None where there is no curvature to speak of, as where nothing reaches the weights.
 
     Raises:
         UserCodeError: if the model or the loss raises.

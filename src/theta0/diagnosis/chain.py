@@ -11,12 +11,8 @@ from theta0._records import Table
 class Link:
     """What the judgements need of one layer call.
 
-    Attributes:
-        layer: its path.
-        spread: standard deviation between samples of its preactivations.
-        rms: root mean square of its preactivations.
-        backward: norm of the loss's gradient with respect to them; None where it was not measured.
-        numbers: all that was measured there.
+    `spread` is the standard deviation between samples of its preactivations, `rms` their root mean square, `backward`
+    the norm of the loss's gradient with respect to them.
     """
 
     layer: str
@@ -40,11 +36,7 @@ class Link:
 
 
 def chain(table: Table) -> list[Link]:
-    """The layer calls of a table, in execution order.
-
-    Returns:
-        One link per layer call that has preactivations.
-    """
+    """The layer calls of a table that have preactivations, in execution order."""
     links = []
     for layer, numbers in table.items():
         if "preactivation_variance" not in numbers:
@@ -61,9 +53,7 @@ def final_run(links: Sequence[Link], ill: Callable[[Link], bool]) -> list[Link]:
     """The links from the first of the unbroken run of ill ones that reaches the end of the chain.
 
     Layers that put out nothing at all, as zero-initialised ones do on purpose, do not break a run and do not start one.
-
-    Returns:
-        The run; empty where the chain's last link is healthy.
+    It is empty where the chain's last link is healthy.
     """
     run: list[Link] = []
     for link in reversed(links):
@@ -80,9 +70,6 @@ def falling_back(links: Sequence[Link], threshold: float) -> list[Link]:
 
     A gradient that only a branch loses, while an earlier layer still has it, has not vanished: every link from the
     start of the chain must be below. Gradients that are zero from the start up to a healthy one are another fault.
-
-    Returns:
-        The links from the start of the chain to where, going backward, the fall begins; empty where there is none.
     """
     known = [(link, link.sensitivity) for link in links if link.sensitivity is not None and link.rms > 0]
     largest = max((norm for _, norm in known), default=0.0)

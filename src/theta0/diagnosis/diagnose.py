@@ -10,9 +10,12 @@ from theta0._losses import Loss, checked
 from theta0._models import unwrapped
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.ordering import ordered, revised
+from theta0.diagnosis.outcome import unprobed
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.diagnosis.rule import Rule
 from theta0.diagnosis.rules import RULES
+
+PROBE_STEPS = 100  # with what the other measurements take, less than 120 gradients
 
 
 def diagnose(
@@ -23,13 +26,19 @@ def diagnose(
     optimizer: str | None = None,
     learning_rate: float | None = None,
     max_batches: int | None = 4,
+    probe_steps: int = PROBE_STEPS,
     rules: Sequence[Rule] | None = None,
 ) -> Diagnosis:
     """Look at a network's starting point and say what is wrong with it.
 
     The model is left bit-identical. Cost: one gradient per batch; three gradients on one batch where a parameter's
     gradient is exactly zero (only one that stays zero after two probe steps is a fault); about ten more, twelve at
-    most, where a learning rate is given, to hold it against the curvature.
+    most, where a learning rate is given, to hold it against the curvature; and the probe: 10 to 20 gradients where the
+    network trains, up to `probe_steps` where it does not.
+
+    The probe trains from this start, with the optimizer and the rate given (or at five rates), and asks whether the
+    loss falls below what outputs that ignore the input reach. A learning rate that trains is not called wrong, a
+    network that does not train is never called fine.
 
     Args:
         model: any module, in the mode in which it will be trained.
@@ -38,6 +47,8 @@ def diagnose(
         optimizer: the one that will train it; default SGD.
         learning_rate: its rate, which is judged too; without it probe steps use 0.01.
         max_batches: how many batches are read; None reads all.
+        probe_steps: gradients that short training runs may take, at most; 0 leaves them out, which is said in
+            `Diagnosis.not_measured`.
         rules: rules of your own, judged after those of `theta0.diagnosis.RULES`.
 
     Returns:
@@ -67,7 +78,11 @@ def diagnose(
     checked(loss)
     inner = unwrapped(model)
     found = load_batches(batches, inner, max_batches=max_batches)
-    return diagnosis_of(inner, found, loss, optimizer=optimizer, rate=learning_rate, rules=rules)
+    if probe_steps < 0:
+        raise ValueError(f"probe_steps: expected 0 or more, got {probe_steps}")
+    return diagnosis_of(
+        inner, found, loss, optimizer=optimizer, rate=learning_rate, probe_steps=probe_steps, rules=rules
+    )
 
 
 def diagnosis_of(
@@ -77,20 +92,19 @@ def diagnosis_of(
     *,
     optimizer: str | None = None,
     rate: float | None = None,
+    probe_steps: int = 0,
     rules: Sequence[Rule] | None = None,
 ) -> Diagnosis:
-    """As `diagnose`, on batches already loaded.
-
-    Returns:
-        The diagnosis.
-    """
+    """As `diagnose`, on batches already loaded."""
     by_code = _by_code([*RULES, *(rules or ())])
-    evidence = Evidence(model, batches, loss, optimizer=optimizer or "sgd", rate=rate)
+    evidence = Evidence(model, batches, loss, optimizer=optimizer, rate=rate, probe_steps=probe_steps)
     alone = [rule for rule in by_code.values() if rule.alone is not None and rule.alone(evidence)]
     judged = [finding for rule in alone or by_code.values() for finding in _judged(rule, evidence)]
     findings = ordered(revised(judged, by_code, evidence), by_code, evidence)
     allowed = None if alone or rate is None else evidence.allowed_rate
-    return Diagnosis(tuple(evidence.records), tuple(findings), evidence.cost, allowed)
+    probed = None if alone else evidence.probe
+    missing = (*evidence.not_measured, *unprobed(evidence, probed))
+    return Diagnosis(tuple(evidence.records), tuple(findings), evidence.cost, allowed, probed, missing)
 
 
 def _by_code(rules: Iterable[Rule]) -> dict[str, Rule]:

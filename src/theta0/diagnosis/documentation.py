@@ -71,14 +71,7 @@ them. Two rules came from its false alarms: those of `dead-units` and `identical
 
 
 def documentation(code: str, rules: Sequence[Rule] = RULES) -> str:
-    """What is known of a finding's code, as Markdown.
-
-    Args:
-        code: the code.
-        rules: where to look for it; a user's own go here.
-
-    Returns:
-        The text, which begins with a heading of the second level.
+    """What is known of a finding's code, as Markdown that begins with a heading of the second level.
 
     Raises:
         ValueError: if no rule has the code.
@@ -103,14 +96,7 @@ def documentation(code: str, rules: Sequence[Rule] = RULES) -> str:
 
 
 def document(rules: Sequence[Rule] = RULES) -> str:
-    """The page of all findings, as Markdown.
-
-    Args:
-        rules: whose.
-
-    Returns:
-        The text.
-    """
+    """The page of all findings, as Markdown."""
     rows = [f"| [{r.code}](#{r.code}) | {_text(r.doc.meaning)} | {r.fault} |" for r in rules]
     overview = "\n".join(["| code | what it means | what has to be changed |", "| --- | --- | --- |", *rows])
     parts = [_HEAD.strip(), overview, *(documentation(rule.code, rules).strip() for rule in rules), _TAIL.strip()]

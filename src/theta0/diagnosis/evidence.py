@@ -8,18 +8,27 @@ import torch
 from torch import nn
 
 from theta0._batches import Batch, with_shapes
+from theta0._errors import UserCodeError
 from theta0._losses import Loss, loss_of
 from theta0._records import Record, Table, by_layer
 from theta0._state import preserve_state
-from theta0._training import checked_optimizer, steps_from
+from theta0._training import checked_optimizer, count_gradients, steps_from
 from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.allowed_rate import allowed_rate
 from theta0.diagnosis.chain import Link, chain
+from theta0.experiments.free_outputs import FreeOutputs, free_outputs
+from theta0.experiments.optimizers import optimizer_kind
+from theta0.experiments.probe import ExperimentRun, Probe, probe
+from theta0.experiments.shuffled_labels import ShuffledLabels, permutable, shuffled_labels
+from theta0.measurements.gradient_paths import GradientPaths, gradient_paths
 from theta0.measurements.inspection import Inspection
+from theta0.measurements.mixing import SAMPLES, Mixing, mixing
+from theta0.measurements.non_finite import NonFiniteOrigin, non_finite_origin
 from theta0.measurements.residual_stream import ResidualStream
 from theta0.measurements.signals import Observation, observed
 
 PROBE_STEPS = 2
+BY_HEART = 0.25  # of what there is to learn: a short run that gains more has not learnt samples by heart
 
 
 class Evidence:  # a class, because it keeps what was measured and counts what that cost
@@ -33,6 +42,8 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         loss: a name, a callable, or None.
         optimizer: the name of the one that will train it.
         rate: the learning rate that it will be given; None where the user names none.
+        probe_steps: gradients that short training runs may take; 0 leaves them out.
+        not_measured: what could not be looked at, in sentences; rules add to it.
         cost: what has been measured so far, in gradients.
     """
 
@@ -42,10 +53,14 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         batches: Sequence[Batch],
         loss: Loss = None,
         *,
-        optimizer: str = "sgd",
+        optimizer: str | None = None,
         rate: float | None = None,
+        probe_steps: int = 0,
     ) -> None:
-        self.optimizer = checked_optimizer(optimizer)
+        self.optimizer = checked_optimizer(optimizer or "sgd")
+        # Where nothing is said of how it will be trained, the probe takes what trains most networks.
+        self.probe_optimizer = self.optimizer if optimizer or rate is not None else "adam"
+        self.probe_steps, self.not_measured = probe_steps, list[str]()
         self.model = with_shapes(model, batches[0])
         self.batches, self.loss, self.rate = list(batches), loss, rate
         self.cost = 0.0
@@ -123,8 +138,98 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         return (
             not any(numbers.get("nonfinite_share") for numbers in layers)
             and math.isfinite(self.network.get("loss", 0.0))
-            and all(math.isfinite(numbers.get("backward_norm", 0.0)) for numbers in self.table.values())
+            and all(
+                math.isfinite(numbers.get(quantity, 0.0))
+                for numbers in self.table.values()
+                for quantity in ("backward_norm", "gradient_norm")
+            )
         )
+
+    @cached_property
+    def free_outputs(self) -> FreeOutputs | None:
+        """What the loss can reach with outputs chosen freely; None without a probe, or where it cannot be found."""
+        if not self.probe_steps or self.loss is None or not self.has_loss or not self.finite:
+            return None
+        self.spend(count_gradients(forward=len(self.batches)))
+        try:
+            return free_outputs(self.model, self.batches, self.loss)
+        except (UserCodeError, RuntimeError):
+            return None
+
+    @cached_property
+    def probe(self) -> Probe | None:
+        """Whether short runs from this start train; None where they were not asked for, or nothing can be trained."""
+        if not self.probe_steps or not self.has_loss or not self.trained or not self.finite:
+            return None
+        allowed = None if self.rate is None else self.allowed_rate
+        found = probe(
+            self.model,
+            self.batches,
+            self.loss,
+            optimizer_kind(self.probe_optimizer, self.model),
+            self.rate,
+            free=self.free_outputs,
+            other_rates=[] if allowed is None or allowed.value is None else [allowed.value],
+            steps=self.probe_steps,
+        )
+        self.spend(found.cost)
+        return found
+
+    @cached_property
+    def rate_trial(self) -> dict[float, ExperimentRun]:
+        """The probe's runs by learning rate: the given one and, where it does not train, its multiples."""
+        return {} if self.probe is None else {run.rate: run for run in self.probe.runs}
+
+    @cached_property
+    def shuffled_labels(self) -> ShuffledLabels | None:
+        """Training on permuted labels, where the real ones are learnt so slowly that it may be by heart."""
+        found = self.probe
+        run = None if found is None else next((run for run in found.runs if run.outcome == "trains"), None)
+        if found is None or run is None or found.constant is None or not permutable(self.batches):
+            return None
+        if found.constant - run.final > BY_HEART * (found.constant - found.floor):
+            return None
+        kind, left = optimizer_kind(self.probe_optimizer, self.model), self.probe_steps - found.cost
+        shuffled = shuffled_labels(
+            self.model, self.batches, self.loss, kind, run.rate, real=run.losses, constant=found.constant, most=left
+        )
+        self.spend(0.0 if shuffled is None else shuffled.cost)
+        return shuffled
+
+    @cached_property
+    def without_gradient(self) -> list[str]:
+        """The trained parameters on which the loss does not depend differentiably."""
+        if not self.has_loss:
+            return []
+        return [name for name in self.trained if "gradient_norm" not in self.table.get(name, {})]
+
+    @cached_property
+    def origin(self) -> NonFiniteOrigin | None:
+        """The first operation that makes a number that is not finite; None where all are finite."""
+        if self.finite or not self.has_loss:
+            return None
+        found = non_finite_origin(self.model, self.batches, self.loss)
+        backward = found is None or found.backward
+        passes = len(self.batches) if found is None else found.batch + 1
+        self.spend(count_gradients(forward=passes, backward=passes if backward else 0))
+        return found
+
+    @cached_property
+    def paths(self) -> GradientPaths | None:
+        """How the loss depends on the parameters; None where every gradient arrives and the loss is no sum."""
+        suspicious = self.without_gradient or self.stuck or self.inspection.summands > 1
+        if not self.has_loss or not suspicious or not math.isfinite(self.network["loss"]):
+            return None
+        found = gradient_paths(self.model, self.batches[0], self.loss, self.stuck)
+        differentiated = sum(norm is not None for norm in found.norms) + bool(self.stuck)
+        self.spend(count_gradients(forward=1, backward=differentiated))
+        return found
+
+    @cached_property
+    def mixing(self) -> Mixing | None:
+        """Whether samples influence each other; None where that cannot be asked."""
+        self.spend(count_gradients(forward=2 * min(1.0, SAMPLES / self.batches[0].size)))
+        return mixing(self.model, self.batches[0])
 
     @cached_property
     def allowed_rate(self) -> LearningRate | None:

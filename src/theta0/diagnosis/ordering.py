@@ -1,6 +1,6 @@
 """Findings in the order of their causes: what, if fixed, would remove the others, comes first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from theta0.diagnosis.evidence import Evidence
@@ -11,11 +11,7 @@ _SEVERITIES = {"error": 0, "warning": 1, "note": 2}
 
 
 def revised(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Evidence) -> list[Finding]:
-    """Each finding as its rule sees it beside the others, all of them as they were judged.
-
-    Returns:
-        The findings that were not withdrawn.
-    """
+    """Each finding as its rule sees it beside the others, all of them as they were judged, less those withdrawn."""
     found = []
     for finding in findings:
         revise = rules[finding.code].revise
@@ -27,8 +23,7 @@ def revised(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Ev
 def ordered(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Evidence) -> list[Finding]:
     """Errors, then warnings, then notes; within each, causes first, and consequences with their `cause`.
 
-    Returns:
-        The findings; those at the same place in the order in which they were given.
+    Those at the same place keep their order.
     """
     positions = {link.layer: number for number, link in enumerate(evidence.links)}
 
@@ -39,17 +34,30 @@ def ordered(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Ev
         position = positions.get(layer, len(positions)) if place is Place.FORWARD else 0
         return _SEVERITIES[finding.severity], place, position
 
-    return _explained(sorted(findings, key=key), rules)
+    return _explained(sorted(_confirmed(findings, rules, key), key=key), rules)
 
 
 def _others(finding: Finding, findings: Sequence[Finding]) -> list[Finding]:
     return [other for other in findings if other is not finding]
 
 
+def _confirmed(
+    findings: Sequence[Finding], rules: Mapping[str, Rule], key: Callable[[Finding], tuple[int, int, int]]
+) -> list[Finding]:
+    """Where short runs show that nothing trains and no cause is an error, the first warning is one."""
+    causes = [f for f in findings if f.severity != "note" and not rules[f.code].outcome]
+    fails = any(rules[f.code].outcome and f.severity == "error" for f in findings)
+    if not fails or not causes or any(f.severity == "error" for f in causes):
+        return list(findings)
+    first = min(causes, key=key)
+    return [replace(f, severity="error") if f is first else f for f in findings]
+
+
 def _explained(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
     found: list[Finding] = []
     for finding in findings:
-        causes = [f.code for f in found if f.severity != "note" and finding.code in rules[f.code].brings]
+        outcome, serious = rules[finding.code].outcome, [f for f in found if f.severity != "note"]
+        causes = [f.code for f in serious if outcome or finding.code in rules[f.code].brings]
         cause = causes[0] if causes and finding.severity != "note" else ""
         found.append(replace(finding, cause=cause))
     return found

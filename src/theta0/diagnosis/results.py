@@ -5,6 +5,7 @@ from typing import Literal
 
 from theta0._records import Record, flat
 from theta0.curvature.learning_rate import LearningRate
+from theta0.experiments.probe import ExperimentRun, Probe
 
 Severity = Literal["error", "warning", "note"]
 MEASURED = "measured, docs/findings.md"  # the source of a threshold that its rule's documentation justifies
@@ -25,6 +26,9 @@ class Finding:
         source: where the threshold comes from.
         layers: every layer concerned, `layer` first.
         cause: the code of an earlier finding from which this one may follow; the empty string if there is none.
+        evidence: the short runs that prove it.
+        source_line: the line of the user's program where it arises, with its text, `model.py:42: x = x.detach()`; the
+            empty string where none is known.
     """
 
     code: str
@@ -37,6 +41,8 @@ class Finding:
     source: str
     layers: tuple[str, ...] = ()
     cause: str = ""
+    evidence: tuple[ExperimentRun, ...] = ()
+    source_line: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,12 +54,16 @@ class Diagnosis:
         findings: what is wrong, ordered by cause: fixing the first may remove the later ones.
         cost: in gradients (one forward and backward pass of this model on the mean batch is 1).
         learning_rate: what the curvature allows, where the user's rate was given and judged.
+        probe: whether short runs train; None where none were made.
+        not_measured: what could not be looked at, or was left undecided, in sentences.
     """
 
     records: tuple[Record, ...]
     findings: tuple[Finding, ...]
     cost: float
     learning_rate: LearningRate | None = None
+    probe: Probe | None = None
+    not_measured: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
@@ -61,9 +71,5 @@ class Diagnosis:
         return not any(finding.severity == "error" for finding in self.findings)
 
     def to_dict(self) -> dict[str, float]:
-        """Every record as `{"layer/quantity": value}`.
-
-        Returns:
-            The dictionary that an experiment tracker logs.
-        """
+        """Every record as `{"layer/quantity": value}`, the dictionary that an experiment tracker logs."""
         return flat(self.records)

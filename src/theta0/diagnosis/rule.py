@@ -30,6 +30,7 @@ class Place(IntEnum):  # an enumeration, because places are compared and each ha
     UNUSED = 12
     FROZEN = 13
     GRADIENT_NOISE = 14
+    OUTCOME = 15
 
 
 Fault = Literal[
@@ -92,6 +93,8 @@ class Rule:
             only where nothing cheap answers: it costs as many gradients as several short runs.
         revise: changes a finding in the light of the others, all of them as judged, or withdraws it by None.
         alone: whether, on this evidence, nothing but this rule can be judged.
+        outcome: whether it says what becomes of training, not why: it follows from any other error or warning, and the
+            first of these is then an error.
     """
 
     code: str
@@ -103,6 +106,7 @@ class Rule:
     remedies: tuple[str, ...] = ()
     revise: Revision | None = None
     alone: Callable[[Evidence], bool] | None = None
+    outcome: bool = False
 
 
 def graded(severe: bool, error: float, warning: float) -> tuple[Severity, float]:

@@ -1,6 +1,6 @@
 """Changing weights layer by layer, in execution order, by what a forward pass over the data shows: all or nothing."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn import init
 from torch.nn.utils import parametrize
 
-from theta0._batches import Batch
+from theta0._batches import Batch, initialised, load_batches
 from theta0._models import outputs_of
 from theta0._moments import Moments, merged
 from theta0._randomness import Randomness, streams
+from theta0._state import preserve_buffers, transaction
 from theta0._trace.calls import LinearCall, trace_calls
 from theta0._trace.layers import Layer, geometry, layers
 from theta0._weights import assign_weight, assignable, scale_weight
@@ -34,6 +35,18 @@ class Goal:
 
 
 Adjust = Callable[[LinearCall, Key, Goal], bool]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How weights are drawn first, each from the stream of its name; half precision is drawn in float32.
+
+    `law` is "normal" with deviation `std`, "orthogonal" with that gain, or None to keep the weights.
+    """
+
+    law: str | None
+    std: float
+    generator: Randomness
 
 
 @dataclass
@@ -59,13 +72,33 @@ class Sweeps:
     count: int = 0
 
 
-def left_alone(skip: Collection[str], model: nn.Module, batch: Batch) -> frozenset[str]:
+def layerwise(
+    model: nn.Module,
+    batches: Iterable[Any],
+    measure: Measure,
+    adjust: Adjust,
+    is_off: Callable[[Key, Moments], bool],
+    drawing: Drawing,
+    skip: Collection[str],
+    max_batches: int | None,
+) -> Sweeps:
+    """Draw weights where that is asked for, then sweep; the model is as it was if anything fails."""
+    if drawing.law not in (None, "normal", "orthogonal"):
+        raise ValueError(f"draw: expected None, 'normal' or 'orthogonal', got {drawing.law!r}")
+    inner = initialised(model)
+    found = load_batches(batches, inner, max_batches=max_batches)
+    left = _left_alone(skip, inner, found[0])
+    with transaction(inner), preserve_buffers(inner):
+        if drawing.law is not None:
+            _draw_weights(drawing, left, layers(inner, found[0]))
+        return _swept(inner, found, left, measure, adjust, is_off)
+
+
+def _left_alone(skip: Collection[str], model: nn.Module, batch: Batch) -> frozenset[str]:
     """What a caller asks to skip, checked: an entry that names nothing would be silently without effect.
 
-    Args:
-        skip: paths of layers, or of modules with all that is in them.
-        model: the model.
-        batch: shows the layers that are no modules, such as attention's projections.
+    Entries are paths of layers, or of modules with all that is in them; the batch shows the layers that are no modules,
+    such as attention's projections.
 
     Raises:
         ValueError: an entry names neither a module nor a layer.
@@ -85,7 +118,7 @@ def _within(layer: str, skip: frozenset[str]) -> bool:
     return any(layer == entry or layer.startswith(f"{entry}.") for entry in skip)
 
 
-def swept(
+def _swept(
     model: nn.Module,
     batches: list[Batch],
     skip: frozenset[str],
@@ -95,17 +128,11 @@ def swept(
 ) -> Sweeps:
     """Pass over the batches until nothing is changed any more, ten times at most.
 
-    A weight is adjusted at its first call in a pass, and the output of that call with it, so that the layers behind
-    see what they will get. Where a weight has several calls (more batches, or several places), the next pass aims the
-    first call at what makes all of them right together.
-
-    Args:
-        model: changed in place.
-        batches: what is passed over.
-        skip: from `left_alone`.
-        measure: moments of a call's output: one number, or one for each unit.
-        adjust: changes a weight, its bias and the call's output to reach a goal; whether it did.
-        is_off: whether the moments over all calls are too far from what is wanted.
+    A weight is adjusted at its first call in a pass, and the output of that call with it, so that the layers behind see
+    what they will get. Where a weight has several calls (more batches, or several places), the next pass aims the first
+    call at what makes all of them right together. `measure` gives the moments of a call's output, one number or one for
+    each unit; `adjust` changes a weight, its bias and the output to reach a goal, and says whether it did; `is_off`
+    judges the moments over all calls.
     """
     state = Sweeps(skip)
     for _ in range(_SWEEPS):
@@ -154,16 +181,7 @@ def _goal(first: Moments, pooled: Moments) -> Goal:
 
 
 def multiply(call: LinearCall, factor: float | Tensor, who: str) -> None:
-    """Scale a weight where it is kept: a parameter or a view of one in place, else through its parametrization.
-
-    Args:
-        call: the weight as it is applied.
-        factor: a number, or what `per_unit` makes.
-        who: the initializer, for the message.
-
-    Raises:
-        ValueError: a parametrization does not follow an assignment.
-    """
+    """Scale a weight where it is kept: a parameter or a view of one in place, else through its parametrization."""
     owner = call.owner
     try:
         scale_weight(owner.module, owner.attribute, factor, part=call.weight)
@@ -175,11 +193,7 @@ def multiply(call: LinearCall, factor: float | Tensor, who: str) -> None:
 
 
 def per_unit(call: LinearCall, values: Tensor) -> Tensor:
-    """One value for each unit of a call, in a shape that multiplies its weight.
-
-    Returns:
-        A tensor that broadcasts against `call.weight`.
-    """
+    """One value for each unit of a call, in a shape that multiplies its weight."""
     weight = call.weight
     if call.kind == "matmul":
         return values
@@ -191,16 +205,7 @@ def per_unit(call: LinearCall, values: Tensor) -> Tensor:
 
 
 def refuse_constant(who: str, call: LinearCall, deviation: float) -> NoReturn:
-    """Refuse a layer whose output no scale can bring to unit variance.
-
-    Args:
-        who: the initializer.
-        call: the layer.
-        deviation: of its output: 0 or not finite.
-
-    Raises:
-        ValueError: always.
-    """
+    """Refuse a layer whose output no scale can bring to unit variance."""
     how = "does not vary" if deviation == 0 else "is not finite"
     raise ValueError(
         f"{who}: layer {call.layer!r}: expected an output that varies, got one that {how} "
@@ -209,19 +214,8 @@ def refuse_constant(who: str, call: LinearCall, deviation: float) -> NoReturn:
     )
 
 
-def draw_weights(
-    law: str, generator: Randomness, skip: frozenset[str], found: list[Layer], *, std: float = 1.0
-) -> None:
-    """Draw new weights, each from the stream of its name; half precision is drawn in float32.
-
-    Args:
-        law: "normal", of deviation `std`, or "orthogonal", of that gain.
-        generator: a seed, a generator or None.
-        skip: from `left_alone`.
-        found: the model's layers.
-        std: the deviation.
-    """
-    stream = streams(generator)
+def _draw_weights(drawing: Drawing, skip: frozenset[str], found: list[Layer]) -> None:
+    stream = streams(drawing.generator)
     for layer in found:
         usable = layer.kind not in _SKIPPED and not layer.frozen and not _within(layer.path, skip)
         if not usable or not assignable(layer.module, layer.attribute):
@@ -229,10 +223,10 @@ def draw_weights(
         with torch.no_grad():
             weight: Tensor = getattr(layer.module, layer.attribute)
             fresh = torch.empty(weight.shape, dtype=torch.promote_types(weight.dtype, torch.float32))
-            if law == "normal":
-                init.normal_(fresh, std=std, generator=stream(layer.parameters[0]))
+            if drawing.law == "normal":
+                init.normal_(fresh, std=drawing.std, generator=stream(layer.parameters[0]))
             else:
-                init.orthogonal_(fresh, gain=std, generator=stream(layer.parameters[0]))
+                init.orthogonal_(fresh, gain=drawing.std, generator=stream(layer.parameters[0]))
             assign_weight(layer.module, layer.attribute, fresh, exact=False)
 
 

@@ -70,9 +70,8 @@ metainit_ = in_place(metainit)
 def _slope(network: ScaledNetwork, batch: Batch, cap: float) -> Slope:
     quotient, gradient = _quotient(network, batch, graph=True)
     wanted = [network.parameters[name] for name in network.start]
-    found = differentiated(lambda: torch.autograd.grad(quotient, wanted, allow_unused=True))
-    derivative = [torch.zeros_like(p) if g is None else g.detach() for g, p in zip(found, wanted, strict=True)]
-    return Slope(Quality(float(quotient.detach()), norm_of(gradient)), False, derivative, 1 + SECOND + 2 * SECOND)
+    derivative = differentiated(lambda: torch.autograd.grad(quotient, wanted, materialize_grads=True))
+    return Slope(Quality(float(quotient.detach()), norm_of(gradient)), False, list(derivative), 1 + SECOND + 2 * SECOND)
 
 
 def _quality(network: ScaledNetwork, batch: Batch) -> Quality:

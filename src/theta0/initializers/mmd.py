@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -111,13 +111,7 @@ class Mmd:
 
 @dataclass(frozen=True)
 class Weights:
-    """How the terms add up (lee2023mmd, equation 23).
-
-    Attributes:
-        uniformity: of L_uni.
-        degenerate: λ, of L_sd.
-        detachment: ξ, of L_iod.
-    """
+    """How the terms add up: the weight of L_uni, λ of L_sd and ξ of L_iod (lee2023mmd, equation 23)."""
 
     uniformity: float
     degenerate: float
@@ -126,14 +120,10 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The loss on one batch.
+    """The loss on one batch: L_uni (lee2023mmd, equations 9 and 10), L_sd (14) and L_iod (22).
 
-    Attributes:
-        loss: the weighted sum; on several ranks the derivatives of all of them sum to the whole one.
-        uniformity: L_uni (equations 9 and 10).
-        degenerate: L_sd (equation 14).
-        detachment: L_iod (equation 22).
-        outputs: the perturbed outputs of this rank's share.
+    `loss` is their weighted sum; on several ranks the derivatives of all of them sum to the whole one. `outputs` are
+    those of this rank's share.
     """
 
     loss: Tensor
@@ -158,6 +148,11 @@ class _Task:
     memory: int
     progress: Callable[[MmdStep], None] | None
     checkpoint: Path | None
+
+    def terms(self, batch: Batch, seed: int, weights: Weights | None = None) -> Terms:
+        """The loss on a batch."""
+        weights, count = weights or self.weights, self.perturbations
+        return mmd_terms(self.around, batch.inputs, weights, seed, perturbations=count, memory=self.memory)
 
 
 def mmd(
@@ -215,7 +210,7 @@ def mmd(
         ValueError: if an argument is out of range, the model is no classifier or cannot be trained, a batch has fewer
             than two samples, the loss is not finite, or the checkpoint is of another model, start or setting.
     """
-    _checked(
+    check_options(
         {"perturbations": (perturbations, 2), "steps": (0 if steps is None else steps, 0), "memory": (memory, 1)},
         {"scale": scale, "learning_rate": learning_rate},
         {"uniformity": uniformity, "degenerate": degenerate, "detachment": detachment},
@@ -275,9 +270,7 @@ def _train(task: _Task, trained: list[nn.Parameter], optimizer: torch.optim.Opti
                 batch = next(source)
                 _require_several(batch)
                 terms = _step(task, trained, optimizer, batch, stream(f"step {state.step}").initial_seed())
-                state.step += 1
-                state.open += 1
-                state.total += terms.loss
+                state.add(terms.loss)
                 if task.progress is not None:
                     task.progress(MmdStep(state.step, task.steps, terms))
                 if state.open >= WINDOW:
@@ -302,9 +295,7 @@ def _step(
 ) -> MmdTerms:
     same_everywhere(batch.inputs, batch.number)
     optimizer.zero_grad(set_to_none=True)
-    terms = mmd_terms(
-        task.around, batch.inputs, task.weights, seed, perturbations=task.perturbations, memory=task.memory
-    )
+    terms = task.terms(batch, seed)
     numbers = _numbers(terms)
     if not math.isfinite(numbers.loss):
         raise ValueError(f"mmd_: expected a finite loss, got {numbers.loss} on batch {batch.number}; lower the rate")
@@ -319,28 +310,18 @@ def _step(
 
 def _judge(task: _Task) -> MmdTerms:
     """The terms on the judged batches, with the same perturbations each time."""
-    found = []
-    for batch in task.judged:
-        seed = streams(task.seed)(f"judge {batch.number}").initial_seed()
-        with torch.no_grad():
-            found.append(_numbers(mmd_terms(
-                task.around, batch.inputs, task.weights, seed, perturbations=task.perturbations, memory=task.memory
-            )))  # fmt: skip
-    count = len(found)
-    return MmdTerms(
-        loss=sum(t.loss for t in found) / count,
-        uniformity=sum(t.uniformity for t in found) / count,
-        degenerate=sum(t.degenerate for t in found) / count,
-        detachment=sum(t.detachment for t in found) / count,
-    )
+    seed_of = streams(task.seed)
+    with torch.no_grad():
+        found = [
+            astuple(_numbers(task.terms(batch, seed_of(f"judge {batch.number}").initial_seed())))
+            for batch in task.judged
+        ]
+    return MmdTerms(*(sum(values) / len(found) for values in zip(*found, strict=True)))
 
 
 def _result(task: _Task, before: MmdTerms, after: MmdTerms, state: Progress, interrupted: bool) -> Mmd:
     with twice_differentiable(task.model), torch.no_grad():
-        outputs = mmd_terms(
-            task.around, task.judged[0].inputs, Weights(1.0, 0.0, 0.0), task.seed,
-            perturbations=task.perturbations, memory=task.memory,
-        ).outputs  # fmt: skip
+        outputs = task.terms(task.judged[0], task.seed, Weights(1.0, 0.0, 0.0)).outputs
     classes = min(10, outputs.logits.shape[-1]) if task.weights.detachment else 0
     again = count_gradients(1, forward=outputs.chunks > 1)  # a chunk's forward pass is repeated in its backward pass
     each = task.perturbations * again + 2 * classes
@@ -380,7 +361,11 @@ def _require_attached(model: nn.Module, batch: Batch) -> None:
         raise ValueError(NOT_TRAINABLE)
 
 
-def _checked(counts: Mapping[str, tuple[Any, int]], positive: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+def check_options(
+    counts: Mapping[str, tuple[Any, int]], positive: Mapping[str, Any], weights: Mapping[str, Any] | None = None
+) -> None:
+    """Refuse counts below the least, numbers that are not positive, and weights that are negative."""
+    weights = weights or {}
     for name, (value, least) in counts.items():
         if not isinstance(value, Integral) or value < least:
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value}")
@@ -396,15 +381,8 @@ def mmd_terms(
 ) -> Terms:
     """The loss of lee2023mmd, equation 23, on one batch.
 
-    Perturbations are split over the ranks of a process group, which must be given the same inputs.
-
-    Args:
-        around: the perturbed model.
-        inputs: a batch, at least two samples.
-        weights: of the terms.
-        seed: of the perturbations, the uniform points and, beyond ten, the classes; equal on all ranks.
-        perturbations: how many, and how many uniform points a sample.
-        memory: as in `perturbed_outputs`.
+    Perturbations are split over the ranks of a process group, which must be given the same inputs. The seed, equal on
+    all ranks, is that of perturbations, uniform points (as many a sample) and, beyond ten, classes.
     """
     stream = streams(seed)
     seeds = share(perturbation_seeds(perturbations, stream("perturbations")))
@@ -426,15 +404,7 @@ def mmd_terms(
 
 
 def same_everywhere(inputs: Any, number: int) -> None:
-    """Check that all ranks were given the same batch.
-
-    Args:
-        inputs: the batch.
-        number: of the batch, for the message.
-
-    Raises:
-        ValueError: if they were not.
-    """
+    """Refuse a batch that is not the same on all ranks."""
     if ranks() == 1:
         return
     leaves = [leaf.detach().double().flatten() for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]

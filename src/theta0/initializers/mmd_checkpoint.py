@@ -44,23 +44,18 @@ class Progress:  # the one thing that changes while the loop runs
     total: float = 0.0
     losses: list[float] = field(default_factory=list)
 
+    def add(self, loss: float) -> None:
+        """Count a step."""
+        self.step, self.open, self.total = self.step + 1, self.open + 1, self.total + loss
+
 
 def long_enough(count: int, steps: int) -> bool:
-    """Whether the steps after the last whole window count as a window.
-
-    Returns:
-        True if they are more than half a window; the run is one where it is shorter.
-    """
+    """Whether the steps after the last whole window count as one: more than half a window, or of a shorter run."""
     return 2 * count > min(WINDOW, steps)
 
 
 def close_window(state: Progress, trained: Sequence[Tensor]) -> None:
-    """Keep the parameters if the mean loss of the window under way is the lowest, and begin a new one.
-
-    Args:
-        state: with at least one step in that window.
-        trained: the parameters at its end.
-    """
+    """Keep the parameters if the mean loss of the window under way is the lowest, and begin a new one."""
     mean = state.total / state.open
     if mean < state.best_loss:
         state.best, state.best_loss, state.kept = [p.detach().clone() for p in trained], mean, state.step
@@ -69,14 +64,7 @@ def close_window(state: Progress, trained: Sequence[Tensor]) -> None:
 
 
 def write_progress(path: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer, state: Progress) -> None:
-    """Write the current and the best parameters, the optimizer's moments and the counters.
-
-    Args:
-        path: the file, replaced as a whole; None writes nothing.
-        model: holds the current parameters.
-        optimizer: an Adam over the trained ones.
-        state: the rest.
-    """
+    """Write current and best parameters, Adam's moments and the counters; the file is replaced as a whole."""
     if path is None:
         return
     tensors: dict[str, Tensor] = {}
@@ -96,16 +84,7 @@ def write_progress(path: Path | None, model: nn.Module, optimizer: torch.optim.O
 def read_progress(
     path: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer, settings: dict[str, int | float]
 ) -> Progress:
-    """Go on from a file, if there is one.
-
-    Args:
-        path: the file, or None.
-        model: the start; gets the parameters of the file.
-        optimizer: gets its moments.
-        settings: of this run, by the names of arguments.
-
-    Returns:
-        The state in the file; a fresh one if there is none.
+    """Go on from a file, if there is one: the model and Adam get what it holds; else begin.
 
     Raises:
         ValueError: if the file is no such state, or that of another model, start or setting.

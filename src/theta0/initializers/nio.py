@@ -103,16 +103,7 @@ nio_ = in_place(nio)
 
 
 def research_cuts(batch: Batch, parts: int, overlap: float) -> list[slice]:
-    """The samples of each sub-batch in the research code: D ranges of B/D samples, stretched by r at inner ends.
-
-    Args:
-        batch: the batch.
-        parts: D.
-        overlap: r.
-
-    Returns:
-        One slice for each sub-batch; those in the middle are longer.
-    """
+    """The samples of each sub-batch in the research code: D ranges of B/D samples, stretched by r at inner ends."""
     overlapping_cuts(batch.size, parts, overlap, number=batch.number)  # for its errors
     length = batch.size // parts
     starts = [0, *(int((1 - overlap) * length * number) for number in range(1, parts))]

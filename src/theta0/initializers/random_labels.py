@@ -1,10 +1,8 @@
 """Pre-train a classifier on labels drawn by chance: the baseline that the label-free initialization has to beat."""
 
-import math
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -13,12 +11,12 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from theta0._batches import Batch, checked_forward, endless, initialised, load_batches
-from theta0._models import in_place, main_output
+from theta0._models import class_rows, in_place
 from theta0._randomness import Randomness, streams
 from theta0._state import preserve_state
 from theta0._training import make_optimizer
 from theta0._weights import put_values, trained_parameters
-from theta0.initializers.mmd import NOT_TRAINABLE
+from theta0.initializers.mmd import NOT_TRAINABLE, check_options
 from theta0.initializers.mmd_checkpoint import WINDOW, Progress, close_window, long_enough
 
 
@@ -93,7 +91,7 @@ def random_labels(
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> done = random_labels_(net, [torch.randn(8, 3)], steps=2, generator=0)
     """
-    _checked(steps, learning_rate)
+    check_options({"steps": (steps, 0)}, {"learning_rate": learning_rate})
     inner = initialised(model)
     load_batches(batches, inner, max_batches=1)
     tensors = [*trained_parameters(inner), *inner.buffers()]
@@ -133,9 +131,7 @@ def _train(
                     parameter.grad = gradient
                 optimizer.step()
                 number = float(value.detach())
-                state.step += 1
-                state.open += 1
-                state.total += number
+                state.add(number)
                 if progress is not None:
                     progress(RandomLabelStep(state.step, steps, number))
                 if state.open == WINDOW:
@@ -147,13 +143,7 @@ def _train(
 
 def _loss(model: nn.Module, batch: Batch, labels: Generator) -> Float[Tensor, ""]:
     with torch.enable_grad():
-        logits = main_output(checked_forward(model, batch))
-        if logits is None or logits.dim() != 2 or logits.shape[1] < 2:
-            got = "no floating tensor" if logits is None else f"shape {tuple(logits.shape)}"
-            raise ValueError(
-                f"model: expected outputs of samples × classes, at least two logits a sample, got {got}; for a single "
-                "logit let the model return (0, logit)"
-            )
+        logits = class_rows(checked_forward(model, batch))
         if not logits.requires_grad:
             raise ValueError(NOT_TRAINABLE)
         drawn = torch.randint(logits.shape[1], (len(logits),), generator=labels).to(logits.device)
@@ -164,10 +154,3 @@ def _loss(model: nn.Module, batch: Batch, labels: Generator) -> Float[Tensor, ""
             "exploding activations with theta0.diagnose, or lower the rate"
         )
     return value
-
-
-def _checked(steps: Any, learning_rate: Any) -> None:
-    if not (isinstance(learning_rate, Real) and math.isfinite(learning_rate) and float(learning_rate) > 0):
-        raise ValueError(f"learning_rate: expected a positive number, got {learning_rate}")
-    if not isinstance(steps, Integral) or int(steps) < 0:
-        raise ValueError(f"steps: expected a whole number of at least 0, got {steps}")

@@ -81,13 +81,9 @@ class ScaleSearch:
 class SearchSettings:
     """How a search is made.
 
-    Attributes:
-        gradient_norm_cap: the largest gradient norm, as a multiple of the starting one or absolute; infinite for none.
-        cap_unit: which.
-        learning_rate: the largest relative change of a scale in one step.
-        steps: how many, batches in turn.
-        lower_bound: the least scale.
-        raw: Adam's steps on the scales themselves, as in the research code.
+    The cap is a multiple of the starting norm or absolute, as `cap_unit` says, infinite for none; `learning_rate` is
+    the largest relative change of a scale in one step. `raw`: Adam's steps on the scales themselves, as in the research
+    code.
     """
 
     gradient_norm_cap: float
@@ -140,17 +136,8 @@ def search_scales(
 ) -> ScaleSearch:
     """Search for the scales of a start on some batches, and keep them if they are better on the held-out ones.
 
-    Args:
-        model: changed in place; bit for bit as it was if nothing better is found, or anything fails.
-        batches: `(inputs, targets)` batches; the last quarter is held out.
-        loss: a name, a callable, or None where the model returns its own.
-        objective: what for.
-        settings: how.
-        max_batches: how many are read; None reads all.
-        generator: a seed, a generator or None; orders the samples after the first pass over the batches.
-
-    Returns:
-        What was done, also where the start was not changed.
+    The last quarter of the batches is held out. The model is bit for bit as it was if nothing better is found, or
+    anything fails.
 
     Raises:
         ValueError: if a setting is out of range or the network cannot be differentiated twice.
@@ -347,16 +334,9 @@ def _seen(network: ScaledNetwork, batches: Sequence[Batch], objective: Objective
 def _stepped(walk: _Walk, slopes: Float64[Tensor, " scales"], constrained: bool) -> _Walk:
     """One Adam step down along slopes over the logarithms of the scales, clipped to ±1 each.
 
-    The objective and the constraint have moments of their own: a norm's slopes are far larger than a mean cosine's,
-    and with shared ones a few steps on the constraint would leave the objective none.
-
-    Args:
-        walk: where the search stands.
-        slopes: the derivative.
-        constrained: whether it is the constraint's.
-
-    Returns:
-        Where it stands then; with half the rate if the last steps alternated between the two kinds and cancelled.
+    The objective and the constraint have moments of their own: a norm's slopes are far larger than a mean cosine's, and
+    with shared ones a few steps on the constraint would leave the objective none. The rate is halved if the last steps
+    alternated between the two kinds and cancelled.
     """
     kind = constrained and not walk.raw
     clipped = (slopes / walk.scales if walk.raw else slopes).clamp(-1, 1)

@@ -37,14 +37,8 @@ class ScaledNetwork:
     """θ = s ∘ θ₀, one scale s for each tensor that is trained and not zero.
 
     The scaled values are written into the parameters themselves, so that tied tensors share a scale, bare ones have
-    one, and what a parametrization computes follows; whoever searches puts the model back (`preserve_state`).
-
-    Attributes:
-        model: the network.
-        loss: a name, a callable, or None.
-        parameters: all trained tensors by name: the gradient is taken over these.
-        start: θ₀ by name, of those that have a scale.
-        seed: of what the forward pass draws.
+    one, and what a parametrization computes follows; whoever searches puts the model back (`preserve_state`). The
+    gradient is taken over `parameters`, all trained tensors; `start` is θ₀ of those that have a scale.
     """
 
     model: nn.Module
@@ -60,14 +54,7 @@ class ScaledNetwork:
                 self.parameters[name].data.copy_(value * scale)
 
     def loss_of(self, batch: Batch) -> Tensor:
-        """The loss of a batch at the present parameters.
-
-        Returns:
-            A 0-d tensor in the graph of the parameters.
-
-        Raises:
-            ValueError: if it is not finite, or does not depend on a parameter.
-        """
+        """The loss of a batch at the present parameters: finite, and dependent on them."""
         with deterministic(self.model, self.seed + batch.number):
             value = loss_of(self.model, batch, self.loss)[0]
         if not torch.isfinite(value):
@@ -94,15 +81,7 @@ class ScaledNetwork:
         return [torch.zeros_like(p) if g is None else g for g, p in zip(dense, wanted, strict=True)]
 
     def pulled_back(self, gradients: Sequence[Gradients], directions: Sequence[Gradients]) -> Gradients:
-        """Σ_d H_d u_d: the derivative of Σ_d g_d · u_d, u held constant, over the tensors that have a scale.
-
-        Args:
-            gradients: g_d, with their graphs.
-            directions: u_d.
-
-        Returns:
-            One for each scale.
-        """
+        """Σ_d H_d u_d: the derivative of Σ_d g_d · u_d, u held constant, over the tensors that have a scale."""
         pairs = [
             (g, u.to(g.dtype))
             for row, along in zip(gradients, directions, strict=True)
@@ -117,11 +96,7 @@ class ScaledNetwork:
         return [torch.zeros_like(p) if g is None else g.detach() for g, p in zip(found, wanted, strict=True)]
 
     def slopes(self, derivative: Sequence[Tensor]) -> Float64[Tensor, " scales"]:
-        """From a derivative over the scaled tensors to one over the logarithms of the scales, averaged over ranks.
-
-        Returns:
-            ⟨derivative, θ⟩ of each tensor.
-        """
+        """⟨derivative, θ⟩ of each tensor, the derivative over the logarithms of the scales, averaged over ranks."""
         products = [
             (d.double() * self.parameters[name].detach().double()).sum()
             for d, name in zip(derivative, self.start, strict=True)
@@ -130,17 +105,7 @@ class ScaledNetwork:
 
 
 def scaled_network(model: nn.Module, loss: Loss, batch: Batch, seed: int = 0) -> ScaledNetwork:
-    """Give a network scales, after a look at whether its gradients can be differentiated.
-
-    Args:
-        model: the network; the caller restores it.
-        loss: a name, a callable, or None.
-        batch: to look at.
-        seed: of what the forward pass draws.
-
-    Raises:
-        ValueError: if there is no tensor to scale, or the gradient is zero, not finite, or cannot be differentiated.
-    """
+    """Give scales to a network, which the caller restores; its gradients must exist and be differentiable."""
     trained = {id(p) for p in trained_parameters(model)}
     named = {name: p for name, p in model.named_parameters() if id(p) in trained}
     start = {name: p.detach().clone() for name, p in named.items() if p.is_floating_point() and bool(p.detach().any())}
@@ -162,12 +127,7 @@ def scaled_network(model: nn.Module, loss: Loss, batch: Batch, seed: int = 0) ->
 
 
 def norm_of(gradients: Sequence[Tensor], order: int = 2) -> float:
-    """The norm of a gradient over all its tensors, in float64 and without underflow.
-
-    Args:
-        gradients: the tensors.
-        order: 1 or 2.
-    """
+    """The norm of a gradient over all its tensors, in float64 and without underflow."""
     norms = torch.stack([torch.linalg.vector_norm(g.detach(), order, dtype=torch.float64) for g in gradients])
     return float(torch.linalg.vector_norm(norms, order))
 
@@ -176,11 +136,8 @@ def norm_of(gradients: Sequence[Tensor], order: int = 2) -> float:
 class Slope:
     """What an objective says of one batch at the present scales.
 
-    Attributes:
-        quality: objective and norm.
-        constrained: whether `derivative` is the norm's, because it exceeds the cap.
-        derivative: over the tensors that have a scale, of what is to be descended.
-        cost: in gradients of the batch.
+    `constrained` says whether the derivative is the norm's, because it exceeds the cap; the cost is in gradients of the
+    batch.
     """
 
     quality: Quality
@@ -193,13 +150,8 @@ class Slope:
 class Objective:
     """What a search is for.
 
-    Attributes:
-        method: its name.
-        quantity: what `Quality.objective` is, in words.
-        higher: whether more of it is better.
-        slope: `(network, batch, cap)` to the slope.
-        quality: `(network, batch)` to the quality.
-        quality_cost: in gradients of the batch.
+    `quantity` says in words what `Quality.objective` is, `slope` takes `(network, batch, cap)`, `quality` takes
+    `(network, batch)`; costs are in gradients of the batch.
     """
 
     method: str

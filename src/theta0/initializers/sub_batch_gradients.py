@@ -53,13 +53,6 @@ def sub_batch_gradients(
     A mean over the samples of a part is the mean of its pieces', weighted by their lengths: at D = 2 and r = 0.6 every
     sample is then differentiated once instead of 1.43 times. Where it does not hold for this batch's targets (a mean
     weighted by class, or over the labels that are not ignored), each part is differentiated on its own.
-
-    Args:
-        network: the network.
-        batch: the batch.
-        cuts: the parts' samples.
-        joint: by pieces, if they do.
-        graph: whether they will be differentiated again.
     """
     pieces, lost = (_pieces(cuts) if joint else []), 0.0
     if joint:
@@ -77,11 +70,10 @@ def sub_batch_gradients(
 
 
 def pieces_suffice(network: ScaledNetwork, batch: Batch, cuts: Sequence[slice]) -> tuple[bool, float]:
-    """Whether the parts' gradients may be put together from their pieces', found out on one batch.
+    """Whether the parts' gradients may be put together from their pieces', and what finding that out cost.
 
-    Returns:
-        False where samples meet (batch normalisation, losses that are no mean over samples), little would be saved, or
-        the model returns its own loss, which cannot be looked into; and what finding out cost, in gradients of a batch.
+    They may not where samples meet (batch normalisation, losses that are no mean over samples), little would be saved,
+    or the model returns its own loss, which cannot be looked into. The cost is in gradients of a batch.
     """
     pieces = _pieces(cuts)
     parts, covered = sum(_lengths(cuts)), sum(_lengths(pieces))
@@ -156,10 +148,8 @@ def _local_piece_losses(
     """The same on this rank: each part's loss, given its pieces' outputs, has the derivatives of their weighted mean.
 
     Derivatives by outputs tell what the loss's values would not: where all samples have nearly the same loss, as at
-    many starts, any weights give the same mean. The network is not run again for it.
-
-    Returns:
-        The losses of the pieces; none where it does not hold.
+    many starts, any weights give the same mean. The network is not run again for it. None are returned where it does
+    not hold.
     """
     losses: list[Tensor] = []
     seen: list[tuple[list[Tensor], Any]] = []
@@ -199,5 +189,4 @@ def _by_outputs(network: ScaledNetwork, batch: Batch, leaves: Sequence[Tensor], 
     wanted = [leaf for leaf in fresh if leaf.requires_grad]
     if not (wanted and value.requires_grad):
         raise ValueError("loss: expected one that depends on the outputs, got a constant")
-    found = differentiated(lambda: torch.autograd.grad(value, wanted, allow_unused=True))
-    return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(wanted, found, strict=True)]
+    return list(differentiated(lambda: torch.autograd.grad(value, wanted, materialize_grads=True)))

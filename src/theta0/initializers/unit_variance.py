@@ -7,22 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from theta0._batches import initialised, load_batches
 from theta0._models import in_place
 from theta0._moments import Moments, moments
 from theta0._randomness import Randomness
-from theta0._state import preserve_buffers, transaction
 from theta0._trace.calls import LinearCall
-from theta0._trace.layers import layers
-from theta0.initializers._layerwise import (
-    Goal,
-    Key,
-    draw_weights,
-    left_alone,
-    multiply,
-    refuse_constant,
-    swept,
-)
+from theta0.initializers._layerwise import Drawing, Goal, Key, layerwise, multiply, refuse_constant
 
 _NAME = "unit_variance_"
 _TOLERANCE = 0.1
@@ -84,16 +73,8 @@ def unit_variance(
     """
     if not (math.isfinite(std) and std > 0):
         raise ValueError(f"std: expected a positive number, got {std}")
-    if draw not in (None, "normal", "orthogonal"):
-        raise ValueError(f"draw: expected None, 'normal' or 'orthogonal', got {draw!r}")
-    inner = initialised(model)
-    found = load_batches(batches, inner, max_batches=max_batches)
-    left = left_alone(skip, inner, found[0])
-    to_std = _ToDeviation(std)
-    with transaction(inner), preserve_buffers(inner):
-        if draw is not None:
-            draw_weights(draw, generator, left, layers(inner, found[0]))
-        sweeps = swept(inner, found, left, _pooled, to_std.adjust, to_std.is_off)
+    to_std, law = _ToDeviation(std), Drawing(draw, 1.0, generator)
+    sweeps = layerwise(model, batches, _pooled, to_std.adjust, to_std.is_off, law, skip, max_batches)
     names = sweeps.names
     return UnitVariance(
         scales={names[key]: scale for key, scale in to_std.scales.items()},
@@ -124,11 +105,7 @@ class _ToDeviation:  # shared by the observers of the passes
         return not abs(_deviation(pooled) / self.std - 1) <= _TOLERANCE
 
     def adjust(self, call: LinearCall, key: Key, goal: Goal) -> bool:
-        """Bring a weight's first call to its wanted deviation, output and all.
-
-        Raises:
-            ValueError: the output does not vary, or is not finite.
-        """
+        """Bring a weight's first call to its wanted deviation, output and all; it must vary."""
         had_bias = _remove_bias(call)
         deviation = _deviation(_pooled(call))
         if not (math.isfinite(deviation) and deviation > 0):

@@ -10,24 +10,12 @@ from jaxtyping import Bool, Float64
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from theta0._batches import initialised, load_batches
 from theta0._models import in_place
 from theta0._moments import Moments, moments
 from theta0._randomness import Randomness
-from theta0._state import preserve_buffers, transaction
 from theta0._trace.calls import LinearCall
-from theta0._trace.layers import layers
 from theta0._weights import has_value
-from theta0.initializers._layerwise import (
-    Goal,
-    Key,
-    draw_weights,
-    left_alone,
-    multiply,
-    per_unit,
-    refuse_constant,
-    swept,
-)
+from theta0.initializers._layerwise import Drawing, Goal, Key, layerwise, multiply, per_unit, refuse_constant
 
 _NAME = "weight_norm_start_"
 _TOLERANCE = 0.1
@@ -102,18 +90,10 @@ def weight_norm_start(
     >>> abs(round(z.mean().item(), 4)), round(z.std(correction=0).item(), 4)
     (0.0, 1.0)
     """
-    if draw not in (None, "normal", "orthogonal"):
-        raise ValueError(f"draw: expected None, 'normal' or 'orthogonal', got {draw!r}")
     if not 0 <= floor < 1:
         raise ValueError(f"floor: expected a share of the layer's deviation, from 0 to below 1, got {floor}")
-    inner = initialised(model)
-    found = load_batches(batches, inner, max_batches=max_batches)
-    left = left_alone(skip, inner, found[0])
-    units = _Units(floor)
-    with transaction(inner), preserve_buffers(inner):
-        if draw is not None:
-            draw_weights(draw, generator, left, layers(inner, found[0]), std=_DRAWN_STD)
-        sweeps = swept(inner, found, left, _by_unit, units.adjust, units.is_off)
+    units, law = _Units(floor), Drawing(draw, _DRAWN_STD, generator)
+    sweeps = layerwise(model, batches, _by_unit, units.adjust, units.is_off, law, skip, max_batches)
     names = sweeps.names
     silent = {names[key]: ~varies for key, varies in units.varies.items() if not varies.all()}
     return WeightNormStart(
@@ -144,11 +124,7 @@ class _Units:  # shared by the observers of the passes
         return not bool((spread <= _TOLERANCE).all() and (mean <= _TOLERANCE).all())
 
     def adjust(self, call: LinearCall, key: Key, goal: Goal) -> bool:
-        """Bring the units of a weight's first call to their wanted means and deviations, output and all.
-
-        Raises:
-            ValueError: no unit varies, or the output is not finite.
-        """
+        """Bring the units of a weight's first call to their wanted means and deviations, output and all."""
         found = _by_unit(call)
         deviation = found.variance.sqrt()
         typical = float(deviation.square().mean().sqrt())

@@ -66,14 +66,7 @@ class StochasticDepth(nn.Module):
         self.kept = None
 
     def forward(self, x: Float[Tensor, "..."], *args: Any, **kwargs: Any) -> Float[Tensor, "..."]:
-        """The layer's output.
-
-        Returns:
-            shortcut(x) + β·branch(x).
-
-        Raises:
-            ValueError: if the branch's output has another shape than the shortcut's.
-        """
+        """shortcut(x) + β·branch(x), which must have one shape."""
         skip: Tensor = x if self.shortcut is None else self.shortcut(x)
         if self.training and not self._decide():
             return skip

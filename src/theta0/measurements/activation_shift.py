@@ -9,8 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import checked_forward, load_batches, with_shapes
-from theta0._models import unwrapped
+from theta0._batches import checked_forward, prepared
 from theta0._records import Record
 from theta0._state import preserve_state
 from theta0._trace.calls import LinearCall, trace_calls
@@ -57,9 +56,7 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
     Returns:
         Layers in execution order.
     """
-    model = unwrapped(model)
-    found = load_batches(batches, model, max_batches=max_batches)
-    model = with_shapes(model, found[0])
+    model, found = prepared(model, batches, max_batches)
     sums: dict[str, _Sums] = {}
 
     def seen(call: LinearCall) -> None:

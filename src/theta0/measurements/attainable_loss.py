@@ -126,49 +126,27 @@ def comparison_handler(compared: Compared) -> Handler:
         The handler; its note on a tensor is `Known`.
     """
 
-    def interval(value: Any, step: Step) -> Interval | None:
-        return (step.note(value, handler) or _NOTHING).interval if isinstance(value, Tensor) else None
-
-    def side(value: Any, step: Step) -> str:
-        return (step.note(value, handler) or _NOTHING).side if isinstance(value, Tensor) else ""
-
-    def paired(a: Any, b: Any, step: Step) -> None:
-        """Outputs against targets: do their shapes agree, and can the outputs come to them?"""
-        if {side(a, step), side(b, step)} != {"output", "target"}:
-            return
-        output, target = (a, b) if side(a, step) == "output" else (b, a)
-        confined = interval(output, step)
-        if confined is not None and output.shape == target.shape:
-            add(attainable_loss("difference", output, target, confined))
-        broadcast = _stretched(output, target)
-        if broadcast is not None:
-            compared.broadcasts.append(broadcast)
-
-    def add(loss: AttainableLoss | None) -> None:
-        if loss is not None:
-            compared.losses.append(loss)
+    def known(step: Step, value: Any) -> Known:
+        return (step.note(value, handler) or _NOTHING) if isinstance(value, Tensor) else _NOTHING
 
     def before(step: Step) -> None:
         if step.spec is None:
             return
         if step.spec.role == "loss":
             outputs, targets = step.argument((0, "input")), step.argument((1, "target"))
-            if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
-                return
-            confined = interval(outputs, step)
-            if step.spec.kind == "difference":
-                paired(outputs, targets, step)
-            elif confined is not None:
-                add(attainable_loss(step.spec.kind, outputs, targets, confined))
+            if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
+                _compare(compared, step.spec.kind, (outputs, known(step, outputs)), (targets, known(step, targets)))
         elif compared.has_sides and step.spec.role in _PAIRING and len(step.arguments) > 1:
-            paired(step.arguments[0], step.arguments[1], step)
+            one, other = ((value, known(step, value)) for value in step.arguments[:2])
+            # A product, as of probabilities and their logarithms, is compared in shape only.
+            _compare(compared, "difference" if step.spec.role == "subtract" else "pair", one, other)
 
     def after(step: Step, result: Any) -> Known | None:
         results = tensors_in((result,), {})
         if not any(t.is_floating_point() for t in results) and not compared.has_sides:
             return None
         confined = interval_of(
-            step.function, step.arguments, step.options, lambda value: interval(value, step)
+            step.function, step.arguments, step.options, lambda value: known(step, value).interval
         ) or unit_after_division(step, results)
         sides = {note.side for _, note in step.notes(handler)} - {""}
         if confined is None and not sides:
@@ -177,6 +155,22 @@ def comparison_handler(compared: Compared) -> Handler:
 
     handler = Handler(before=before, after=after)
     return handler
+
+
+def _compare(compared: Compared, kind: str, one: tuple[Any, Known], other: tuple[Any, Known]) -> None:
+    """Note how low a loss of outputs and targets can get, and whether their shapes agree."""
+    (outputs, known), (targets, _) = one, other
+    if kind in ("difference", "pair"):
+        if {one[1].side, other[1].side} != {"output", "target"}:
+            return
+        (outputs, known), (targets, _) = (one, other) if one[1].side == "output" else (other, one)
+        broadcast = _stretched(outputs, targets)
+        compared.broadcasts.extend([] if broadcast is None else [broadcast])
+        if outputs.shape != targets.shape or kind == "pair":
+            return
+    if known.interval is not None:
+        loss = attainable_loss(kind, outputs, targets, known.interval)
+        compared.losses.extend([] if loss is None else [loss])
 
 
 def mark_sides(interpreter: Interpreter, handler: Handler, compared: Compared, outputs: Any, targets: Any) -> None:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
-from theta0._batches import Batch, checked_forward, load_batches, with_shapes
+from theta0._batches import Batch, checked_forward, prepared
 from theta0._losses import Loss
-from theta0._models import main_output, unwrapped, without_labels
+from theta0._models import main_output, without_labels
 from theta0._records import Record
 from theta0._state import preserve_state
 from theta0._trace.interpreter import no_dropout
@@ -37,9 +37,7 @@ def capacity(
     Returns:
         The records.
     """
-    model = unwrapped(model)
-    read = load_batches(batches, model, max_batches=max_batches)
-    measured = with_shapes(model, read[0])
+    measured, read = prepared(model, batches, max_batches)
     bounds = lipschitz_bounds(measured, without_labels(read[0].inputs))
     lower = lipschitz_lower_bound(measured, read, max_batches=None)
     uppers = {name: getattr(bounds, name) for name in ("spectral", "frobenius", "l1", "path")}
@@ -61,9 +59,7 @@ def lipschitz_lower_bound(model: nn.Module, batches: Iterable[Any], *, max_batch
     Returns:
         The largest spectral norm of the input Jacobian.
     """
-    model = unwrapped(model)
-    read = load_batches(batches, model, max_batches=max_batches)
-    model = with_shapes(model, read[0])
+    model, read = prepared(model, batches, max_batches)
     with preserve_state(model), torch.enable_grad(), no_dropout():
         model.eval()
         return max(_largest_slope(model, batch) for batch in read)

@@ -14,9 +14,6 @@ def degenerate_loss(probabilities: Float[Tensor, "perturbations samples classes"
     The mean over perturbations of $\max(\max_i \overline{\|v^{(i)} - f(x)\|}, 1/\sqrt{d}) - 1/\sqrt{d}$, the bar a mean
     over the samples; at zero every perturbed model assigns some sample to every class (its theorem 2).
 
-    Returns:
-        A number, differentiable in the probabilities.
-
     Example:
         >>> degenerate_loss(torch.eye(2)[None]).item() == 0.0  # a mean distance of 1/√2 from each vertex
         True
@@ -32,10 +29,9 @@ def degenerate_loss(probabilities: Float[Tensor, "perturbations samples classes"
 
 
 def degenerate_share(probabilities: Float[Tensor, "perturbations samples classes"]) -> float:
-    """The share of perturbed models that assign no sample of the batch to some class (lee2023mmd, table 3).
+    """The share of perturbed models that give some class no sample of the batch (lee2023mmd, table 3).
 
-    Returns:
-        A number from 0 to 1; 1 whenever the batch has fewer samples than there are classes.
+    It is 1 whenever the batch has fewer samples than there are classes.
     """
     count = probabilities.shape[-1]
     used = F.one_hot(probabilities.argmax(-1), count).amax(1).sum(-1)
@@ -45,12 +41,7 @@ def degenerate_share(probabilities: Float[Tensor, "perturbations samples classes
 def constant_share(probabilities: Float[Tensor, "perturbations samples classes"], tolerance: float = 0.01) -> float:
     """The share of perturbed models whose outputs do not depend on the input (lee2023mmd, equation 11).
 
-    Args:
-        probabilities: the outputs.
-        tolerance: how much a class's probability may differ between samples.
-
-    Returns:
-        A number from 0 to 1.
+    No class's probability differs by more than the tolerance between samples.
     """
     spread = (probabilities.amax(1) - probabilities.amin(1)).amax(-1)
     return float((spread <= tolerance).double().mean())
@@ -59,14 +50,8 @@ def constant_share(probabilities: Float[Tensor, "perturbations samples classes"]
 def starved_share(logits: Float[Tensor, "samples classes"], least: float = 1e-3) -> float:
     """The share of classes that one model's softmax gives to no sample: its support does not cover them.
 
-    lee2023mmd, section 3.2 calls such a model degenerate.
-
-    Args:
-        logits: of one model.
-        least: of a fair share, 1 over the number of classes, below which a class is counted as not given.
-
-    Returns:
-        A number from 0 to below 1.
+    lee2023mmd, section 3.2 calls such a model degenerate. A class counts as not given below `least` of a fair share, 1
+    over the number of classes.
 
     Example:
         >>> starved_share(torch.tensor([[0.0, 1.0, 20.0], [0.0, 3.0, 19.0]]))

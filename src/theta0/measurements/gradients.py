@@ -10,9 +10,8 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from theta0._batches import Batch, checked_forward, load_batches, with_shapes
+from theta0._batches import Batch, checked_forward, prepared
 from theta0._losses import Loss, checked, loss_of
-from theta0._models import unwrapped
 from theta0._records import Record
 from theta0._state import functorch_safe
 from theta0.measurements.gram_passes import BatchPass, batch_pass, fallback_gram, parameter_gram, passes_cost
@@ -89,9 +88,7 @@ def gradient_gram(
         [[1.0, 1.0], [1.0, 2.0]]
     """
     checked(loss)
-    model = unwrapped(model)
-    found = load_batches(batches, model, max_batches=max_batches)
-    model = with_shapes(model, found[0])
+    model, found = prepared(model, batches, max_batches)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not parameters:
         raise ValueError("model: expected a trainable parameter, got none; unfreeze some with requires_grad_(True)")
@@ -132,8 +129,7 @@ def gradients(
     Returns:
         The records.
     """
-    model = unwrapped(model)
-    found = load_batches(batches, model, max_batches=max_batches)
+    model, found = prepared(model, batches, max_batches)
     gram = gradient_gram(model, found, loss, sub_batches=sub_batches, overlap=overlap, max_batches=None)
     norms = gradient_norms(gram)
     values = {
@@ -146,15 +142,11 @@ def gradients(
     if sub_batches is None:
         values["top_fisher_eigenvalue"] = float(fisher_eigenvalues(gram)[0])
     records = [Record("", quantity, value) for quantity, value in values.items() if math.isfinite(value)]
-    return records + _outputs(with_shapes(model, found[0]), found)
+    return records + _outputs(model, found)
 
 
 def gradient_norms(gram: GradientGram) -> Float64[Tensor, " n"]:
-    """‖g_i‖ of every sample.
-
-    Returns:
-        The norms.
-    """
+    """‖g_i‖ of every sample."""
     return gram.gram.diagonal().clamp_min(0).sqrt()
 
 
@@ -213,11 +205,7 @@ def path_bound(gram: GradientGram) -> float:
 
 
 def _symmetric(gram: Float64[Tensor, "n n"]) -> Float64[Tensor, "n n"]:
-    """The Gram matrix without what rounding does to its symmetry.
-
-    Raises:
-        ValueError: if it is not finite.
-    """
+    """The Gram matrix without what rounding does to its symmetry; one that is not finite is refused."""
     if not bool(torch.isfinite(gram).all()):
         raise ValueError("gradients: expected finite inner products, got NaN or infinite ones; run diagnose first")
     return (gram + gram.T) / 2
@@ -263,14 +251,7 @@ def _sub_batch_gram(
     overlap: float,
     parameters: dict[str, nn.Parameter],
 ) -> GradientGram:
-    """The Gram matrix of the gradients of equal parts of all batches together.
-
-    Returns:
-        The matrix, a row for each part.
-
-    Raises:
-        ValueError: if the parts cannot be made, or a gradient is not finite.
-    """
+    """The Gram matrix of the gradients of equal parts of all batches together."""
     batch = _joined(batches)
     cut = overlapping(batch, parts, overlap)
     rows = []

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from theta0._trace.calls import LinearCall
 from theta0._trace.layers import geometry
-from theta0.measurements.parameter_uses import Layout, Use
+from theta0._trace.layouts import Layout
+from theta0.measurements.parameter_uses import Use
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +69,8 @@ class Outer:
 class Explicit:
     """Per-sample gradients of a part of a parameter, written out.
 
-    Attributes:
-        start: the first sample's number in the Gram matrix.
-        values: the gradients, `(sample, entry)`, near 1.
-        entries: which entries of the flat parameter they belong to; None for all in order.
-        scale: what they are to be multiplied by.
+    `values` are near 1 and to be multiplied by `scale`; `entries` are those of the flat parameter, None for all in
+    order. `start` is the first sample's number in the Gram matrix.
     """
 
     start: int
@@ -87,18 +85,10 @@ Factors = Outer | Explicit
 def factors_of(
     use: Use, gradient: Tensor, scale: float, parameter: Tensor, places: Layout, start: int
 ) -> Factors | None:
-    """The per-sample gradients of one use.
+    """The per-sample gradients of one use, as factors; None where this kind of use has no short form.
 
-    Args:
-        use: the use.
-        gradient: of the sum of the sample losses, with respect to the use's output, near 1.
-        scale: what it is to be multiplied by.
-        parameter: the whole parameter.
-        places: where the output keeps its samples.
-        start: the first sample's number in the Gram matrix.
-
-    Returns:
-        Their factors; None where this kind of use has no short form.
+    `gradient` is that of the sum of the sample losses at the use's output, to be multiplied by `scale`; `start` is the
+    first sample's number in the Gram matrix.
     """
     if use.call is None:
         return _elementwise(use, gradient, parameter, places, start, scale)
@@ -250,10 +240,6 @@ def flattened_shape(parameter: Tensor, factors: list[Factors]) -> tuple[int, int
 
 
 def alike(factors: list[Any]) -> bool:
-    """Whether the factors of one parameter can be multiplied with each other.
-
-    Returns:
-        False where some are written out and others are not, or they are grouped differently.
-    """
+    """Whether the factors of one parameter can be multiplied: all or none written out, and grouped alike."""
     outer = [f for f in factors if isinstance(f, Outer)]
     return not outer or (len(outer) == len(factors) and len({f.groups for f in outer}) == 1)

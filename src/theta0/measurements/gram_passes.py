@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from theta0._batches import Batch, sliced
 from theta0._losses import Loss, loss_of
 from theta0._models import graph_nodes
+from theta0._trace.layouts import Layout, layout
 from theta0._training import count_gradients
 from theta0.measurements.gram_factors import Factors, alike, factors_of, normalised
 from theta0.measurements.gram_products import Route, gram_of, gram_of_rows, multiplications
-from theta0.measurements.parameter_uses import Layout, Uses, layout, uses_of
+from theta0.measurements.parameter_uses import Uses, uses_of
 from theta0.measurements.sample_losses import (
     SampleLoss,
     gradients_of,
@@ -28,12 +29,7 @@ Gram = Float64[Tensor, "n n"]
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """One sample differentiated alone, by plain differentiation.
-
-    Attributes:
-        number: the sample's number in the Gram matrix.
-        gradients: its gradient, by parameter name.
-    """
+    """One sample, by its number in the Gram matrix, differentiated alone, by plain differentiation."""
 
     number: int
     gradients: dict[str, Tensor]
@@ -43,13 +39,8 @@ class Probe:
 class BatchPass:
     """What one batch contributes.
 
-    Attributes:
-        batch: the batch.
-        start: its first sample's number in the Gram matrix.
-        losses: its sample loss.
-        factors: by parameter name, the factors of its per-sample gradients; None where they have no short form.
-        reached: parameters in the loss's graph.
-        probes: some of its samples alone.
+    `start` is its first sample's number in the Gram matrix, `reached` are the parameters in the loss's graph. Factors
+    are None where the per-sample gradients of a parameter have no short form.
     """
 
     batch: Batch
@@ -106,9 +97,8 @@ def parameter_gram(
 ) -> tuple[Gram | None, Route, float, float]:
     """One parameter's share of the Gram matrix from the factors of its gradients, checked on the probes.
 
-    Returns:
-        The share (None where there is no short form, or it does not reproduce the probes' gradients), the route, its
-        multiplications, and those that the parameter's gradient takes.
+    The share is None where there is no short form, or it does not reproduce the probes' gradients. With it come the
+    route, its multiplications, and those that the parameter's gradient takes.
     """
     if not any(name in p.reached for p in passes):
         return torch.zeros(samples, samples, dtype=torch.float64, device=parameter.device), "unused", 0.0, 0.0

@@ -24,13 +24,8 @@ def gram_of(
     * "slices": the gradients themselves, some rows at a time, for all samples, or
     * "look-ups": for embeddings, the sums over equal indices, index by index,
 
-    whichever takes fewer multiplications. "entries": small gradients that are written out.
-
-    Args:
-        factors: every use of the parameter, in all batches; all of one kind.
-        parameter: the parameter.
-        samples: the size of the matrix.
-        workspace: how many numbers may be stored at a time, beside one sample's share.
+    whichever takes fewer multiplications. "entries": small gradients that are written out. `workspace` is how many
+    numbers may be stored at a time, beside one sample's share.
     """
     outer = [f for f in factors if isinstance(f, Outer)]
     if not outer:
@@ -47,11 +42,7 @@ def gram_of(
 
 
 def gram_of_rows(rows: Float[Tensor, "n entries"], scale: float = 1.0) -> Float64[Tensor, "n n"]:
-    """The Gram matrix of rows, summed block by block in double precision.
-
-    Returns:
-        scale² · rows rowsᵀ.
-    """
+    """scale² · rows rowsᵀ, summed block by block in double precision."""
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     for block in torch.split(rows, 1 << 16, 1):
         total += (block @ block.T).double()

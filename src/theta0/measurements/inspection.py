@@ -2,18 +2,26 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
 
+from theta0._models import main_output
 from theta0._moments import moments
 from theta0._trace.calls import LinearCall
 from theta0._trace.functions import Argument
-from theta0._trace.interpreter import Handler, Step
+from theta0._trace.interpreter import Handler, Interpreter, Step
+from theta0._trace.operations import Operation
+from theta0.measurements.affine_chain import AffineChain, affine_handler
 from theta0.measurements.attainable_loss import AttainableLoss, Broadcast, Compared, comparison_handler
+from theta0.measurements.foreign_parameters import Foreign, foreign_handler
+from theta0.measurements.loss_contracts import Breach, Compare, Contracts, contracts_handler, negated, unbounded
+from theta0.measurements.loss_terms import count_handler
 
 _BEHIND = object()  # the note on what lies behind a second layer, or a normalization
+_CONSTANT = object()  # the note on what was made without the data
+_FACTORIES = frozenset(("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "empty_like"))
 _RUNNING_VARIANCE, _TRAINING = (2, "running_var"), (5, "training")
 
 
@@ -27,6 +35,9 @@ class FirstInput:  # `normalised` is learnt later in the pass
         rms: root mean square over all entries.
         largest: the largest feature's root mean square.
         median: the median feature's.
+        extreme: the largest magnitude.
+        silent: the share of samples whose every entry is zero.
+        constant: whether it was made without the data, as a grid or a first hidden state.
         normalised: whether a normalization follows before any other weight.
     """
 
@@ -35,6 +46,9 @@ class FirstInput:  # `normalised` is learnt later in the pass
     rms: float
     largest: float
     median: float
+    extreme: float = math.nan
+    silent: float = 0.0
+    constant: bool = False
     normalised: bool = False
 
 
@@ -42,13 +56,8 @@ class FirstInput:  # `normalised` is learnt later in the pass
 class BatchNormCall:
     """One application of batch normalization.
 
-    Attributes:
-        layer: the module's path.
-        training: whether it takes the batch's statistics.
-        values: how many values a channel has.
-        ratio: median over channels of the variance of its input over the running variance; NaN where the running one is
-            not used.
-        fresh: whether the running statistics are still (0, 1).
+    `values` is how many a channel has, `ratio` the median over channels of the variance of its input over the running
+    variance (NaN where that is not used); `fresh` says whether the running statistics are still (0, 1).
     """
 
     layer: str
@@ -65,11 +74,30 @@ class Inspection:  # grows during one pass; a plain accumulator
     inputs: list[FirstInput] = field(default_factory=list)
     norms: list[BatchNormCall] = field(default_factory=list)
     compared: Compared = field(default_factory=Compared)
+    foreign: list[Foreign] = field(default_factory=list)
+    contracts: Contracts = field(default_factory=Contracts)
+    chain: AffineChain = field(default_factory=AffineChain)
+    summands: int = 1
 
     @property
     def reaches(self) -> list[AttainableLoss]:
         """How low each term of the loss can get."""
         return self.compared.losses
+
+    @property
+    def breaches(self) -> list[Breach]:
+        """Values that a loss does not take."""
+        return self.contracts.breaches
+
+    @property
+    def comparisons(self) -> list[Compare]:
+        """What regressions compare."""
+        return self.contracts.comparisons
+
+    @property
+    def labelled(self) -> bool:
+        """Whether a classification loss was given the batch's targets."""
+        return self.contracts.labelled
 
     @property
     def broadcasts(self) -> list[Broadcast]:
@@ -85,25 +113,43 @@ class Inspectors:
         inspection: what it finds.
         linear: to be shown each application of a weight.
         comparison: the handler that outputs and targets are to be marked for.
+        counting: the handler whose note on the loss is how many summands it has.
+        affine: the handler whose note on an output says what lies between the weights before it.
+        contracts: the handler whose note on the loss says whether it is negated.
         handlers: all of them.
     """
 
     inspection: Inspection
     linear: Callable[[LinearCall], None]
     comparison: Handler
+    counting: Handler
+    affine: Handler
+    contracts: Handler
     handlers: tuple[Handler, ...]
+
+    def finished(self, interpreter: Interpreter, value: Tensor, outputs: Any) -> tuple[Tensor, Any]:
+        """Take what the notes on the loss and the outputs say, and hand these on."""
+        self.inspection.summands = interpreter.note_of(value, self.counting) or 1
+        self.inspection.chain = interpreter.note_of(main_output(outputs), self.affine) or AffineChain()
+        known, shown = interpreter.note_of(value, self.comparison), float(value.detach())
+        interval = None if known is None else known.interval
+        whole = Operation("loss", "", "the loss", "", 0)
+        if interpreter.note_of(value, self.contracts) == -1:
+            self.inspection.breaches.append(negated(whole, shown))
+        elif interval is not None and interval.low == -math.inf and interval.high <= 0 and value.requires_grad:
+            self.inspection.breaches.append(unbounded(whole, shown, interval.by.removeprefix("mean of ")))
+        return value, outputs
 
 
 def inspectors(model: nn.Module) -> Inspectors:
-    """Handlers for one pass over a step, and where they write.
-
-    Returns:
-        The handlers, to stand behind the one that shows applications of weights.
-    """
+    """Handlers for one pass over a step, to stand behind the one that shows applications of weights."""
     found = Inspection()
     linear, inputs = _inputs_handler(found)
-    comparison = comparison_handler(found.compared)
-    return Inspectors(found, linear, comparison, (inputs, comparison, _batch_norm_handler(model, found)))
+    comparison, counting, affine = comparison_handler(found.compared), count_handler(), affine_handler()
+    contracts = contracts_handler(found.contracts, comparison)
+    others = (contracts, foreign_handler(model, found.foreign), _batch_norm_handler(model, found))
+    handlers = (inputs, comparison, counting, affine, *others)
+    return Inspectors(found, linear, comparison, counting, affine, contracts, handlers)
 
 
 def _inputs_handler(found: Inspection) -> tuple[Callable[[LinearCall], None], Handler]:
@@ -118,6 +164,9 @@ def _inputs_handler(found: Inspection) -> tuple[Callable[[LinearCall], None], Ha
         call = applied.pop() if applied else None
         if call is not None:
             known = step.note(call.input, handler)
+            if known is _CONSTANT and call.input.is_floating_point() and call.input.numel():
+                found.inputs.append(replace(_first_input(call), constant=True))
+                return found.inputs[-1]
             if known is not None or not call.input.is_floating_point() or not call.input.numel():
                 return _BEHIND
             found.inputs.append(_first_input(call))
@@ -127,7 +176,10 @@ def _inputs_handler(found: Inspection) -> tuple[Callable[[LinearCall], None], Ha
                 if isinstance(note, FirstInput):
                     note.normalised = True
             return _BEHIND if notes else None
-        return notes[0] if notes else None
+        if not step.tensors or step.name in _FACTORIES:
+            return _CONSTANT
+        known = [note for note in notes if note is not _CONSTANT]
+        return known[0] if known else _CONSTANT if len(notes) == len(step.tensors) else None
 
     handler = Handler(after=after)
     return linear, handler
@@ -139,7 +191,16 @@ def _first_input(call: LinearCall) -> FirstInput:
     axis = 1 if call.kind.startswith("conv") and x.dim() > 2 else -1
     squares = x.square().movedim(axis, -1).reshape(-1, x.shape[axis]).mean(0)
     rms = squares.sqrt()
-    return FirstInput(call.layer, float(x.mean()), float(squares.mean().sqrt()), float(rms.max()), float(rms.median()))
+    silent = float((x.reshape(len(x), -1) == 0).all(1).double().mean()) if x.dim() > 1 else 0.0
+    return FirstInput(
+        layer=call.layer,
+        mean=float(x.mean()),
+        rms=float(squares.mean().sqrt()),
+        largest=float(rms.max()),
+        median=float(rms.median()),
+        extreme=float(x.abs().max()),
+        silent=silent,
+    )
 
 
 def _batch_norm_handler(model: nn.Module, found: Inspection) -> Handler:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from theta0._trace.functions import SPECS, Spec
@@ -36,17 +37,7 @@ IntervalOf = Callable[[Any], Interval | None]
 def interval_of(
     function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any], known: IntervalOf
 ) -> Interval | None:
-    """The interval of what a function returns.
-
-    Args:
-        function: a torch function or method.
-        arguments: its positional arguments.
-        options: its keyword arguments.
-        known: gives the interval of an argument, None where there is none.
-
-    Returns:
-        The interval; None where the function does not confine its result.
-    """
+    """The interval of what a function returns, from those `known` of its arguments; None where it is not confined."""
     spec = SPECS.get(function)
     if spec is None:
         return _moved(arguments, known) if getattr(function, "__name__", "") == "__get__" else None
@@ -58,6 +49,12 @@ def interval_of(
         return None
     if spec.name in ("clamp", "clip", "hardtanh"):
         return _clamped(spec.name, arguments, options, known)
+    if spec.role == "multiply" and len(arguments) > 1 and all(_length(known(a)) for a in arguments[:2]):
+        product = _product(arguments[:2], known)  # entry by entry: a sum of them is an inner product
+        return None if product is None else replace(product, length=product.high)
+    if spec.name == "sum" and _length(known(arguments[0])) and getattr(known(arguments[0]), "cosine", False):
+        summed = known(arguments[0])
+        return None if summed is None else replace(summed, length=0.0)
     if spec.role == "multilinear":
         return _product(arguments[1:3] if spec.name == "einsum" else arguments[:2], known)
     if spec.keeps_range:
@@ -79,10 +76,15 @@ def _clamped(name: str, arguments: Sequence[Any], options: Mapping[str, Any], kn
     return Interval(limits[0], limits[1], name)
 
 
+def _length(interval: Interval | None) -> float:
+    return 0.0 if interval is None else interval.length
+
+
 def _product(factors: Sequence[Any], known: IntervalOf) -> Interval | None:
     intervals = [known(factor) for factor in factors]
     size = math.prod(0.0 if interval is None else interval.length for interval in intervals)
-    return Interval(-size, size, "normalize", cosine=True) if len(intervals) == 2 and size > 0 else None
+    names = [interval.by for interval in intervals if interval is not None]
+    return Interval(-size, size, names[0], cosine=True) if len(intervals) == 2 and size > 0 else None
 
 
 def _moved(arguments: Sequence[Any], known: IntervalOf) -> Interval | None:
@@ -135,10 +137,13 @@ def _number(value: Any) -> float | None:
 
 
 def unit_after_division(step: Step, results: Sequence[Tensor]) -> Interval | None:
-    """Rows of length one that a division x / ‖x‖ has made."""
+    """Rows of length one, or of at most one, that a division x / ‖x‖ has made."""
     if step.spec is None or step.spec.role != "divide" or len(step.arguments) < 2 or len(results) != 1:
         return None
     divisor, result = step.arguments[1], results[0]
+    if isinstance(divisor, Tensor) and divisor.numel() == 1 and result.dim() > 1 and result.numel() > 1:
+        whole = abs(float(torch.linalg.vector_norm(result.detach())) - 1) < 1e-3
+        return Interval(-1.0, 1.0, "a norm of the whole tensor", length=1.0) if whole else None
     if not isinstance(divisor, Tensor) or divisor.dim() != result.dim() or result.dim() < 2 or result.shape[-1] < 2:
         return None
     if divisor.shape[-1] != 1 or not bool(((result.detach().norm(dim=-1) - 1).abs() < 1e-3).all()):

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from theta0._batches import Batch, load_batches, with_shapes
-from theta0._models import outputs_of, unwrapped
+from theta0._batches import Batch, prepared
+from theta0._models import outputs_of
 from theta0._randomness import Randomness, streams
 from theta0._records import Record
 from theta0._state import steady, twice_differentiable
@@ -151,12 +151,11 @@ def _of_logits(logits: Tensor, generator: torch.Generator) -> dict[str, float]:
 def _read(
     model: nn.Module, batches: Iterable[Any], max_batches: int | None, least: int = 2
 ) -> tuple[nn.Module, list[Batch]]:
-    model = unwrapped(model)
-    found = load_batches(batches, model, max_batches=max_batches)
+    model, found = prepared(model, batches, max_batches)
     for batch in found:
         if samples_of(batch.inputs) < least:
             raise ValueError(
                 f"batch {batch.number}: expected at least {least} samples, got {samples_of(batch.inputs)}; whether "
                 "outputs differ between inputs shows only over several: use larger batches"
             )
-    return with_shapes(model, found[0]), found
+    return model, found

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_map
 
-from theta0._models import main_output, outputs_of
+from theta0._models import class_rows, outputs_of
 from theta0._state import steady
 from theta0._trace.calls import LinearCall, trace_calls
 from theta0._trace.interpreter import PROCEED, Handler, Step
@@ -24,10 +24,8 @@ _LINEAR = {"linear", "conv", "conv_transpose", "matmul"}
 class JacobianNorms:
     """‖∂ logit_i / ∂ x_l‖ at every sample.
 
-    Attributes:
-        layers: l: "(input)" first where the inputs are real numbers, then every linear map but the last.
-        classes: i.
-        norms: the Frobenius norms, differentiable in the parameters if that was asked for.
+    Layers are "(input)" first where the inputs are real numbers, then every linear map but the last. The norms are
+    differentiable in the parameters if that was asked for.
     """
 
     layers: tuple[str, ...]
@@ -40,13 +38,6 @@ def _statistics_handler(noted: list[tuple[Tensor, Tensor]], given: list[tuple[Te
 
     Otherwise a sample's logits depend on other samples' inputs, and the sum over the batch of what follows a
     normalization does not depend on its inputs at all. Those of another pass still depend on the parameters.
-
-    Args:
-        noted: where statistics are noted, if none are given.
-        given: those of another pass.
-
-    Returns:
-        The handler.
     """
     others = None if given is None else iter(given)
 
@@ -83,16 +74,8 @@ def jacobian_norms(
 
     x_0 is the input (the output of embeddings where inputs are integers) and x_l the output of the l-th linear map. One
     backward pass a class, and a few more to tell the samples apart; where something is shared by several samples, one a
-    sample and class. The statistics of batch normalisation do not count as functions of x, only of the parameters.
-
-    Args:
-        model: prepared by the caller (dropout off, twice differentiable).
-        inputs: a batch.
-        classes: which logits; None for all.
-        differentiable: whether the norms have a derivative.
-
-    Returns:
-        The norms.
+    sample and class. The statistics of batch normalisation do not count as functions of x, only of the parameters. The
+    caller has prepared the model (dropout off, twice differentiable); `classes` None takes all.
     """
     logits, places = _forward(model, inputs)
     chosen = tuple(range(logits.shape[1])) if classes is None else classes
@@ -104,16 +87,8 @@ def detachment_loss(
 ) -> Float[Tensor, ""]:
     r"""L_iod (lee2023mmd, equation 22): the mean over samples and classes of $\max_l (1 - \|J^{(i)}(x_l)\|)^2$.
 
-    Where there are more than `classes` classes, as many are drawn uniformly, which leaves the expectation as it is.
-
-    Args:
-        model: prepared by the caller (dropout off, twice differentiable).
-        inputs: a batch.
-        generator: draws the classes.
-        classes: how many at most.
-
-    Returns:
-        A number, differentiable in the parameters.
+    Where there are more than `classes` classes, as many are drawn uniformly, which leaves the expectation as it is. The
+    caller has prepared the model as for `jacobian_norms`.
     """
     logits, places = _forward(model, inputs)
     count = logits.shape[1]
@@ -138,8 +113,8 @@ def _pass(model: nn.Module, inputs: Any, statistics: Handler) -> tuple[Tensor, d
 
     leaves: list[Tensor] = []
     with torch.enable_grad(), steady(model), trace_calls(model, observe, None, statistics):
-        logits = main_output(outputs_of(model, tree_map(lambda leaf: _leaf(leaf, leaves), inputs)))
-    return _checked(logits), _places(leaves, calls)
+        outputs = outputs_of(model, tree_map(lambda leaf: _leaf(leaf, leaves), inputs))
+    return class_rows(outputs), _places(leaves, calls)
 
 
 def _jacobian(
@@ -176,13 +151,3 @@ def _norms(
     found = torch.stack([torch.stack([next(squares) for _ in group]).sum(0) for group in places.values()])
     zero = found == 0  # the root has no derivative there
     return torch.where(zero, 0.0, torch.where(zero, 1.0, found).sqrt())
-
-
-def _checked(logits: Tensor | None) -> Tensor:
-    if logits is None or logits.dim() != 2 or logits.shape[1] < 2:
-        got = "none" if logits is None else f"shape {tuple(logits.shape)}"
-        raise ValueError(
-            f"model: expected outputs of samples × classes, at least two logits a sample, got {got}; for a single "
-            "logit let the model return (0, logit)"
-        )
-    return logits

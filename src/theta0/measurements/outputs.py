@@ -17,13 +17,7 @@ from theta0.measurements.degeneracy import starved_share
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One forward pass.
-
-    Attributes:
-        batch: what went in.
-        outputs: what came out, detached where it is a tensor.
-        loss: its loss; None where there is none.
-    """
+    """One forward pass: what went in, what came out, detached where it is a tensor, and its loss, if any."""
 
     batch: Batch
     outputs: Any
@@ -34,12 +28,9 @@ def output_records(passes: Sequence[Pass], loss: Loss) -> list[Record]:
     """Whole-network numbers (layer "") over several forward passes, and how many `batches` these are.
 
     `loss`, `loss_constant` and, for cross-entropies, `loss_uniform` (of equal probabilities) are means over batches, as
-    is `starved_class_share` (see `degeneracy.starved_share`);
-    `output_rms` and `output_sample_std` are taken over the rows of
-    the main output, `output_sample_std` being the root of the variance between rows, averaged over the row's entries.
-
-    Returns:
-        The records; those that do not exist for this network are left out.
+    is `starved_class_share` (see `degeneracy.starved_share`); `output_rms` and `output_sample_std` are taken over the
+    rows of the main output, `output_sample_std` being the root of the variance between rows, averaged over the row's
+    entries. Those that do not exist for this network are left out.
     """
     records = [Record("", "batches", float(len(passes)))]
     losses = [p.loss for p in passes if p.loss is not None]

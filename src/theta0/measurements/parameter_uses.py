@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
@@ -45,9 +44,7 @@ class Use:
 class Uses:
     """What one forward pass showed; grows while it runs.
 
-    Attributes:
-        found: the uses, in execution order.
-        batch_statistics: names of normalisations that used statistics of the batch.
+    `batch_statistics` names the normalisations that used statistics of the batch.
     """
 
     found: list[Use] = field(default_factory=list)
@@ -122,9 +119,6 @@ def uses_of(model: nn.Module) -> Iterator[Uses]:
 
     Recognised are linear maps, convolutions, matrix products and embeddings, their biases, the affine parameters of
     normalisations, PReLU, and sums and products with a parameter; a parameter may be used several times, or by a view.
-
-    Yields:
-        What has been seen so far.
     """
     names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
     uses = Uses()
@@ -143,61 +137,6 @@ def uses_of(model: nn.Module) -> Iterator[Uses]:
 
     with trace_calls(model, linear, None, Handler(after=elementwise.after)):
         yield uses
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where a tensor keeps its samples.
-
-    Attributes:
-        axis: the axis that runs over them; None where the whole tensor is one sample.
-        samples: how many there are.
-        inner: None if the axis holds nothing else, else whether positions (True) or samples (False) vary fastest.
-    """
-
-    axis: int | None
-    samples: int
-    inner: bool | None = None
-
-    def by_sample(self, values: Tensor) -> Tensor:
-        """The tensor with its samples along a first axis, the other axes in their order.
-
-        Returns:
-            A view where possible.
-        """
-        if self.axis is None:
-            return values[None]
-        if self.inner is None:
-            return values.movedim(self.axis, 0)
-        if self.inner:
-            return torch.unflatten(values, self.axis, (self.samples, -1)).movedim(self.axis, 0)
-        return torch.unflatten(values, self.axis, (-1, self.samples)).movedim(self.axis + 1, 0)
-
-
-def layout(whole: Tensor, alone: Tensor, samples: int, number: int) -> Layout | None:
-    """Find the sample axis of a tensor by comparing it with the one that a single sample makes.
-
-    Args:
-        whole: as computed from all samples.
-        alone: as computed from one of them.
-        samples: how many there are.
-        number: which one was alone.
-
-    Returns:
-        The layout; None where the shapes do not differ by the number of samples in exactly one axis.
-    """
-    if whole.dim() != alone.dim():
-        return None
-    if samples == 1:
-        return Layout(None, 1) if whole.shape == alone.shape else None
-    different = [a for a in range(whole.dim()) if whole.shape[a] != alone.shape[a]]
-    if len(different) != 1 or whole.shape[different[0]] != samples * alone.shape[different[0]]:
-        return None
-    (axis,) = different
-    if alone.shape[axis] == 1:
-        return Layout(axis, samples)
-    candidates = [Layout(axis, samples, inner) for inner in (True, False)]
-    return min(candidates, key=lambda c: float((c.by_sample(whole)[number] - alone).abs().max()))
 
 
 def _fixed(value: Tensor) -> Callable[[], Tensor]:

@@ -17,10 +17,6 @@ def parameter_records(model: nn.Module, gradients: Mapping[str, Tensor]) -> list
 
     `gradient_norm` (where it has a gradient), `value_rms`, `value_mean`, `value_max` (largest magnitude),
     `nonfinite_share` and `identical_share` (only where they are not zero).
-
-    Args:
-        model: the model.
-        gradients: of the mean loss, by name.
     """
     records: list[Record] = []
     for name, parameter in model.named_parameters():
@@ -46,14 +42,9 @@ def gradient_agreement(squares: Sequence[float], mean_square: float) -> list[Rec
 
     $\sum_{i≠j} g_i·g_j / ((n - 1) \sum_i ‖g_i‖^2)$, 1 where all n batches pull the same way, 0 where one says nothing
     of the other; from norms alone, so no gradient is kept. With equal norms GradCosine (yang2022nio, section 3) over
-    the batches is $(1 + (n - 1) a) / n$; `gradients` measures that over samples or parts of a batch.
-
-    Args:
-        squares: $‖g_i‖^2$ of each batch over all parameters.
-        mean_square: $‖\frac{1}{n} \sum_i g_i‖^2$.
-
-    Returns:
-        One record for the whole network (layer ""); none for a single batch or where no gradient is finite and nonzero.
+    the batches is $(1 + (n - 1) a) / n$; `gradients` measures that over samples or parts of a batch. `squares` are
+    $‖g_i‖^2$ of each batch over all parameters, `mean_square` that of their mean. There is no record of a single batch
+    or where no gradient is finite and nonzero.
 
     Example:
         >>> gradient_agreement([1.0, 1.0], 0.5)[0].value  # at right angles
@@ -66,11 +57,7 @@ def gradient_agreement(squares: Sequence[float], mean_square: float) -> list[Rec
 
 
 def norm(gradient: Tensor) -> float:
-    """The Euclidean norm, also of gradients that have vanished so far that their squares underflow in float32.
-
-    Returns:
-        The norm.
-    """
+    """The Euclidean norm, also of gradients that have vanished so far that their squares underflow in float32."""
     return math.sqrt(square_sum(gradient))
 
 
@@ -78,10 +65,7 @@ def identical_share(weight: Tensor, gradient: Tensor) -> float:
     """The share of units (rows) that have the weights, not all zero, and nearly the gradient, not zero, of another.
 
     With the same gradient such units stay copies of each other for ever: the network is narrower than it looks. Equal
-    rows with different gradients part at the first step.
-
-    Returns:
-        The share; 0 for vectors, whose entries are no units.
+    rows with different gradients part at the first step. It is 0 for vectors, whose entries are no units.
     """
     if weight.dim() < 2 or len(weight) < 2 or weight[0].numel() < 2:  # scales and shifts have no units
         return 0.0

@@ -21,38 +21,21 @@ _AVERAGES = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_a
 def path_sum(model: nn.Module, example: Any = None) -> Float[Tensor, ""]:
     """Σ over paths Π|w| of a model: absolute weights, without biases, on a sample of ones (furusho2020thesis, eq. 7).
 
-    Args:
-        model: any module made of functions in `SPECS` of a known role.
-        example: inputs that give the sizes; only their shape counts.
-
-    Returns:
-        The sum over all outputs, differentiable with respect to the weights.
+    Of `example` only the shape counts. The sum is differentiable with respect to the weights.
     """
     outputs, _ = flow(model, ones_for(model, example), absolute)
     return outputs.sum()
 
 
 def absolute(step: SignalStep) -> tuple[Any, None]:
-    """What a function makes of path sums: its linear part in absolute value.
-
-    Returns:
-        The result, and no note.
-    """
+    """What a function makes of path sums: its linear part in absolute value."""
     if step.role not in _RULES:
         refuse(step.function, step.place, "expected a function that scales, adds or moves its input")
     return _RULES[step.role](step), None
 
 
 def operand_free(step: SignalStep, change: Callable[[Any], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a linear map with its weights changed and its bias left out.
-
-    Args:
-        step: a multilinear step; exactly one operand may carry the signal.
-        change: applied to every other tensor or number among the operands.
-
-    Returns:
-        Positional and keyword arguments.
-    """
+    """The arguments of a linear map without its bias, every operand changed but the one that carries the signal."""
     if len(step.signals) != 1 or sum(map(step.carries, _flat(step.arguments, step.options))) != 1:
         refuse(step.function, step.place, "expected a product with a weight and not of two signals")
     arguments, options = list(step.arguments), dict(step.options)
@@ -76,11 +59,7 @@ def operand_free(step: SignalStep, change: Callable[[Any], Any]) -> tuple[tuple[
 
 
 def window_sums(step: SignalStep) -> Tensor:
-    """What max-pooling makes of path sums: a path may enter by any entry of the window.
-
-    Returns:
-        Sums over windows, of the shape that the pooling has.
-    """
+    """What max-pooling makes of path sums: a path may enter by any entry of the window."""
     x, function = _input(step), step.function
     axes = _axes(step)
     given = {**dict(zip(("kernel_size", "stride", "padding", "dilation"), step.arguments[1:], strict=False))}
@@ -101,11 +80,7 @@ def window_sums(step: SignalStep) -> Tensor:
 
 
 def batch_norm_scale(step: SignalStep) -> Tensor:
-    """|γ| / √(σ² + ε) with the running variance, the factor of a batch normalisation in evaluation form.
-
-    Returns:
-        One factor per channel, shaped to multiply the input.
-    """
+    """|γ| / √(σ² + ε) with the running variance, the factor of a batch normalisation in evaluation form."""
     names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
     given = {"weight": None, "eps": 1e-5, **dict(zip(names, step.arguments, strict=False)), **step.options}
     variance = given["running_var"]

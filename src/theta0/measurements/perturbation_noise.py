@@ -23,10 +23,9 @@ _SINGLE_JITTERS = (1e-5, 1e-4, 1e-3)
 class Noise:
     """The perturbations ε₁ … ε_P of one pass.
 
-    Attributes:
-        deviations: σ by the identity of the parameter; parameters without one are not perturbed.
-        generators: one a perturbation, so that a draw depends neither on the others nor on who draws them.
-        drawn: whole draws made so far, by the identity of the parameter: every use of it sees the same one.
+    `deviations` are σ by the identity of the parameter; those without one are not perturbed. There is a generator a
+    perturbation, so that a draw depends neither on the others nor on who draws them; `drawn` holds whole draws, so that
+    every use of a parameter sees the same one.
     """
 
     deviations: Mapping[int, float]
@@ -40,20 +39,12 @@ def noise_from(deviations: Mapping[int, float], seeds: Tensor) -> Noise:
 
 
 def perturbation_seeds(count: int, generator: torch.Generator) -> Tensor:
-    """A seed for each perturbation.
-
-    Returns:
-        int64 numbers.
-    """
+    """A seed for each perturbation."""
     return torch.randint(_MASK, (count,), generator=generator)
 
 
 def normal(noise: Noise, shape: Sequence[int], like: Tensor) -> Tensor:
-    """Standard normal numbers of a shape for each perturbation, drawn on the CPU in float32 at least.
-
-    Returns:
-        A tensor perturbations × shape on the device and in the dtype of `like`.
-    """
+    """Standard normal numbers of a shape for each perturbation, drawn on the CPU in float32 at least."""
     dtype = torch.promote_types(like.dtype, torch.float32)
     numbers = torch.empty(len(noise.generators), *shape, dtype=dtype)
     for part, generator in zip(numbers, noise.generators, strict=True):
@@ -62,11 +53,7 @@ def normal(noise: Noise, shape: Sequence[int], like: Tensor) -> Tensor:
 
 
 def draw(noise: Noise, parameter: Tensor) -> Tensor:
-    """ε of a parameter, one draw for all its uses.
-
-    Returns:
-        A tensor perturbations × shape.
-    """
+    """ε of a parameter, one draw for all its uses."""
     key = id(parameter)
     if key not in noise.drawn:
         noise.drawn[key] = normal(noise, parameter.shape, parameter.detach()) * noise.deviations[key]
@@ -77,16 +64,9 @@ def deviations_of(model: nn.Module, inputs: object, scale: float) -> dict[int, f
     r"""σ of every trained parameter: scale / √fan-in for weights, scale / √fan-out for biases (lee2023mmd, §3.3).
 
     The source defines both for fully connected layers. Here a convolution's fan-in is that of its kernel; an embedding,
-    which looks one row up, has its width instead; a vector (bias, gain and shift of a normalisation) has its length;
-    of any other parameter the last axis counts. Frozen parameters are not perturbed.
-
-    Args:
-        model: run once, as the caller has prepared it, to see which function applies which weight.
-        inputs: what it is run on.
-        scale: s.
-
-    Returns:
-        σ by the identity of the parameter, for those that require a gradient.
+    which looks one row up, has its width instead; a vector (bias, gain and shift of a normalisation) has its length; of
+    any other parameter the last axis counts. Frozen parameters are not perturbed. σ is by the identity of the
+    parameter. The model is run once, as the caller has prepared it, to see which function applies which weight.
     """
     fans: dict[str, int] = {}
 
@@ -122,12 +102,8 @@ def gram_is_cheaper(rows: int, fan_in: int, fan_out: int) -> bool:
     """Whether the Gram-Cholesky route costs less than explicit weights, in multiplications a perturbation.
 
     Gram: rows² (fan_in + fan_out) + rows³ / 3 and rows · fan_out random numbers. Explicit: fan_in · fan_out random
-    numbers. Both multiply the inputs with the mean weight once.
-
-    Args:
-        rows: samples × positions that one perturbation's weights are applied to.
-        fan_in: columns of the weight.
-        fan_out: rows of the weight.
+    numbers. Both multiply the inputs with the mean weight once. Rows are the samples × positions that one
+    perturbation's weights are applied to.
     """
     gram = rows * rows * (fan_in + fan_out) + rows**3 / 3 + _NUMBER * rows * fan_out
     return gram < _NUMBER * fan_in * fan_out
@@ -141,19 +117,8 @@ def gram_route(
     With H (rows × fan-in) given and iid weight noise of variance σ_w², the outputs of one perturbed map are jointly
     Gaussian: the rows have covariance K, the units are independent. This samples exactly that distribution (up to a
     jitter of 1e-5 of K's diagonal, 1e-10 in float64), with rows · fan-out random numbers in place of fan-in · fan-out,
-    and keeps one ε for all rows, which lee2023mmd's equation 14 needs.
-
-    Args:
-        source: H of each perturbation, perturbations × rows × fan-in; or rows × fan-in where it is the same for all.
-        weight: fan-out × fan-in.
-        bias: fan-out, if any.
-        weight_std: σ_w.
-        bias_std: σ_b; zero without a perturbed bias.
-        noise: draws Z.
-        layer: named in errors.
-
-    Returns:
-        perturbations × rows × fan-out.
+    and keeps one ε for all rows, which lee2023mmd's equation 14 needs. `source` is perturbations × rows × fan-in, or
+    rows × fan-in where it is the same for all; the result is perturbations × rows × fan-out.
     """
     numbers = normal(noise, (source.shape[-2], len(weight)), source.detach())
     result: Tensor = _GramNoise.apply(  # type: ignore[no-untyped-call]

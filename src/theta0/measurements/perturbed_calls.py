@@ -12,8 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from theta0._trace.interpreter import Handler, Interpreter, Step
 from theta0.measurements.perturbation_noise import Noise, draw, gram_is_cheaper, gram_route
 from theta0.measurements.perturbed_layers import (
-    RELAYOUTS,
-    Layout,
+    Rows,
     UnsupportedCall,
     axes_of,
     batch_norm_beside,
@@ -46,7 +45,7 @@ class PerturbedCalls:  # a class because what it replaces shares the noise and w
         *,
         prefer: Preference,
         reused: frozenset[int],
-        layouts: Sequence[Sequence[Layout]] | None = None,
+        layouts: Sequence[Sequence[Rows]] | None = None,
     ) -> None:
         self.noise, self.names, self.samples, self.prefer, self.reused = noise, names, samples, prefer, reused
         self.count = len(noise.generators)
@@ -104,15 +103,16 @@ class PerturbedCalls:  # a class because what it replaces shares the noise and w
                 result = self.mapped(func, args, options)
             if not rows:
                 return result
-        return self.noted(func, args, result)
+        return self.noted(step, result)
 
-    def noted(self, func: Any, args: tuple[Any, ...], result: Any) -> Any:
+    def noted(self, step: Step, result: Any) -> Any:
         """Remember that a result depends on the inputs."""
-        changed = (result,) if result is not None else args[:1]  # assignments to a slice return nothing
+        relayout = step.spec is not None and step.spec.relayout and any(a in self.shared for a in step.arguments[:1])
+        changed = (result,) if result is not None else step.arguments[:1]  # assignments to a slice return nothing
         for leaf in tree_leaves(changed):
             if isinstance(leaf, Tensor):
                 self.repeated[leaf] = True
-                if func in RELAYOUTS and args[0] in self.shared:
+                if relayout:
                     self.shared[leaf] = True
                 elif leaf._base is None:
                     self.bytes += leaf.numel() * leaf.element_size()

@@ -10,11 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-# Functions that only lay the same numbers out differently.
-RELAYOUTS = {
-    Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous, Tensor.clone,
-    torch.flatten, torch.reshape, torch.unsqueeze, torch.squeeze,
-}  # fmt: skip
+from theta0._trace.layouts import growing_axis
 
 
 class UnsupportedCall(Exception):
@@ -22,29 +18,18 @@ class UnsupportedCall(Exception):
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where a tensor made from the inputs holds perturbations × samples.
-
-    Attributes:
-        axis: the axis.
-        rank: of the tensor.
-        alone: whether that axis runs over nothing else.
-    """
+class Rows:
+    """The axis of a tensor of some rank that holds perturbations × samples, and whether nothing else."""
 
     axis: int
     rank: int
     alone: bool
 
 
-def layouts_of(
+def rows_of(
     shapes: Sequence[Sequence[Sequence[tuple[int, ...]]]], counts: tuple[int, int], samples: int
-) -> list[list[Layout]]:
-    """Tell axes over samples from others by their growth with the number of repetitions, not by their lengths.
-
-    Args:
-        shapes: for either count: of every call, the shapes of what it takes from the inputs.
-        counts: how often the batch was repeated.
-        samples: in one repetition.
+) -> list[list[Rows]]:
+    """Where each call's tensors hold the rows, from all their shapes with the batch repeated so often as `counts` says.
 
     Raises:
         UnsupportedCall: if not exactly one axis of each grows in proportion.
@@ -52,30 +37,18 @@ def layouts_of(
     one, other = shapes
     if [len(call) for call in one] != [len(call) for call in other]:
         raise UnsupportedCall("what the model calls depends on the number of samples")
-    return [
-        [_layout(a, b, counts, samples) for a, b in zip(*pair, strict=True)] for pair in zip(one, other, strict=True)
-    ]
+    return [[_rows(a, b, counts, samples) for a, b in zip(*pair, strict=True)] for pair in zip(one, other, strict=True)]
 
 
-def _layout(one: tuple[int, ...], other: tuple[int, ...], counts: tuple[int, int], samples: int) -> Layout:
-    grown = [axis for axis, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
-    rows = counts[0] * samples
-    if len(one) == len(other) and len(grown) == 1:
-        a, b = one[grown[0]], other[grown[0]]
-        if a * counts[1] == b * counts[0] and a % rows == 0:
-            return Layout(grown[0], len(one), a == rows)
-    raise UnsupportedCall(f"no axis of a tensor {one} runs over the samples")
+def _rows(one: tuple[int, ...], other: tuple[int, ...], counts: tuple[int, int], samples: int) -> Rows:
+    axis, rows = growing_axis(one, other, counts), counts[0] * samples
+    if axis is None or one[axis] % rows:
+        raise UnsupportedCall(f"no axis of a tensor {one} runs over the samples")
+    return Rows(axis, len(one), one[axis] == rows)
 
 
-def axes_of(shapes: Sequence[tuple[int, ...]], layouts: Sequence[Layout], rows: int) -> list[int]:
-    """The axes that hold perturbations × samples in what a call takes from the inputs.
-
-    Returns:
-        One for each shape.
-
-    Raises:
-        UnsupportedCall: if the layouts are not of these shapes.
-    """
+def axes_of(shapes: Sequence[tuple[int, ...]], layouts: Sequence[Rows], rows: int) -> list[int]:
+    """The axes that hold perturbations × samples in what a call takes from the inputs, if it is laid out so."""
     if len(layouts) != len(shapes):
         raise UnsupportedCall("what the model calls depends on the number of samples")
     for shape, at in zip(shapes, layouts, strict=True):
@@ -95,11 +68,7 @@ def over_perturbations(
 ) -> Any:
     """A function with other values of some arguments for each perturbation.
 
-    Args:
-        func: any function of tensors.
-        args: its positional arguments.
-        options: its keyword arguments.
-        values: by the identity of an argument, its values and the axis along which the perturbations lie.
+    `values` are by the identity of an argument, with the axis along which perturbations lie.
 
     Raises:
         UnsupportedCall: if torch cannot map the function.
@@ -138,11 +107,7 @@ def extent_of(size: Sequence[int], kernel: Sequence[int], stride: Any, padding: 
 
 
 def patches(images: Tensor, kernel: Sequence[int], stride: Any, padding: Any, dilation: Any) -> Tensor:
-    """What a two-dimensional convolution multiplies with its kernel, a row for each image and position.
-
-    Returns:
-        (images · positions) × (channels · kernel).
-    """
+    """What a two-dimensional convolution multiplies with its kernel, a row for each image and position."""
     columns = F.unfold(images, tuple(kernel), dilation, padding, stride)
     return columns.mT.reshape(-1, columns.shape[1])
 
@@ -164,13 +129,7 @@ def batch_norm_beside(
 ) -> Tensor:
     """Batch normalisation of each perturbation's rows: their channels stand side by side in one call.
 
-    Args:
-        input: (count · samples) × channels × positions.
-        count: of perturbations.
-        vectors: mean, variance, gain and shift, each of count · channels entries or None.
-        training: whether batch statistics are used.
-        momentum: of running statistics.
-        eps: added to the variance.
+    `vectors` are mean, variance, gain and shift, each of count · channels entries or None.
     """
     beside = split_axis(input, 0, count).transpose(0, 1).flatten(1, 2)
     mean, variance, gain, shift = vectors

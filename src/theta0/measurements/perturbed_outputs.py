@@ -15,7 +15,7 @@ from theta0._randomness import Randomness, streams
 from theta0._state import steady, twice_differentiable
 from theta0.measurements.perturbation_noise import Noise, deviations_of, draw, noise_from, perturbation_seeds
 from theta0.measurements.perturbed_calls import PerturbedCalls, Preference
-from theta0.measurements.perturbed_layers import Layout, UnsupportedCall, layouts_of, split_axis
+from theta0.measurements.perturbed_layers import Rows, UnsupportedCall, rows_of, split_axis
 
 MEMORY = 2**30
 _PROBES = 3  # perturbations on which the one-pass route is compared with a pass for each
@@ -42,7 +42,7 @@ class Neighbourhood:
     names: Mapping[int, str]
     reused: frozenset[int]
     obstacle: str | None
-    layouts: Sequence[Sequence[Layout]]
+    layouts: Sequence[Sequence[Rows]]
     bytes: float
     weight_bytes: float
 
@@ -104,15 +104,8 @@ def perturbed_outputs(
 def neighbourhood(model: nn.Module, inputs: Any, scale: float) -> Neighbourhood:
     """Find each parameter's deviation, and whether perturbations can share one pass.
 
-    They can if the outputs of three perturbations in one pass are those of three passes of the perturbed model.
-
-    Args:
-        model: prepared by the caller (dropout off).
-        inputs: a batch.
-        scale: s.
-
-    Returns:
-        The neighbourhood; what a pass keeps was measured on this batch.
+    They can if the outputs of three perturbations in one pass are those of three passes of the perturbed model. The
+    caller has prepared the model (dropout off); what a pass keeps is measured on this batch.
     """
     samples = samples_of(inputs)
     with steady(model):
@@ -135,15 +128,7 @@ def sampled(
     memory: int = MEMORY,
     prefer: Preference = "counted",
 ) -> PerturbedOutputs:
-    """The logits of the perturbations that the seeds stand for.
-
-    Args:
-        around: from `neighbourhood`.
-        inputs: a batch.
-        seeds: one for each perturbation.
-        memory: as in `perturbed_outputs`.
-        prefer: as in `perturbed_outputs`.
-    """
+    """The logits of the perturbations that the seeds stand for."""
     samples = samples_of(inputs)
     each = around.bytes * samples + around.weight_bytes * (around.obstacle is not None or prefer == "explicit")
     size = max(1, min(len(seeds), int(memory / max(each, 1.0))))
@@ -188,11 +173,7 @@ def samples_of(inputs: Any) -> int:
 
 
 def logits_of(outputs: Tensor) -> Float[Tensor, "perturbations samples classes"]:
-    """Check outputs of perturbed models.
-
-    Raises:
-        ValueError: if they are not rows of at least two finite logits.
-    """
+    """The outputs of perturbed models, if they are rows of at least two finite logits."""
     if outputs.dim() != 3 or outputs.shape[-1] < 2 or not outputs.is_floating_point():
         raise ValueError(
             f"model: expected outputs of samples × classes, at least two logits a sample, got {outputs.dtype} of "
@@ -224,19 +205,15 @@ def _obstacle(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> str | Non
     return "one pass over a repeated batch does not give what separate passes give: its samples meet"
 
 
-def _layouts(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> list[list[Layout]]:
+def _layouts(model: nn.Module, inputs: Any, calls: PerturbedCalls) -> list[list[Rows]]:
     shapes = []
     for count in _REPETITIONS:
         noise = noise_from(calls.noise.deviations, torch.arange(count))
         dry = PerturbedCalls(noise, calls.names, calls.samples, prefer=calls.prefer, reused=calls.reused)
-        with (
-            torch.enable_grad(),
-            steady(model),
-            dry.perturbed(),
-        ):  # with gradients, as later: some layers call others without
+        with torch.enable_grad(), steady(model), dry.perturbed():  # as later: some layers call others without gradients
             called(model, dry.inputs(inputs))
         shapes.append(dry.shapes)
-    return layouts_of(shapes, _REPETITIONS, calls.samples)
+    return rows_of(shapes, _REPETITIONS, calls.samples)
 
 
 def _with_derivatives(outputs: Tensor, trained: list[nn.Parameter]) -> list[Tensor]:

@@ -17,12 +17,7 @@ from theta0._trace.interpreter import Handler, Step, tensors_in, trace
 class Ending:
     """What a residual branch ends with.
 
-    Attributes:
-        module: the module that owns its last weight.
-        attribute: the weight's name there.
-        bias: the bias added with it, if any.
-        name: the weight's full name.
-        layer: the layer's path, as other measurements call it.
+    `name` is the full name of its last weight, `layer` the layer's path as other measurements call it.
     """
 
     module: nn.Module
@@ -36,9 +31,7 @@ class Ending:
 class Sum:
     """One addition of a branch to the residual stream.
 
-    Attributes:
-        layer: what the branch ends with.
-        rms: root mean square of the sum, over samples, positions and units.
+    `layer` is what the branch ends with; `rms` is over samples, positions and units.
     """
 
     layer: str
@@ -49,9 +42,7 @@ class Sum:
 class ResidualStream:
     """The residual branches of a network and the sums that they make.
 
-    Attributes:
-        endings: the last weight of each branch, each once.
-        sums: one for each addition, in execution order.
+    Each ending stands once; there is a sum for each addition, in execution order.
     """
 
     endings: tuple[Ending, ...]
@@ -62,12 +53,8 @@ class ResidualStream:
 class Ancestry:  # grows during a pass; a plain accumulator
     """From which earlier results each result of a forward pass was made, as bits of an integer.
 
-    Attributes:
-        count: how many results there are.
-        weighted: bits of those that a weight makes.
-        endings: by result, the weight that makes it.
-        branches: endings of the branches found, each once.
-        sums: the additions found.
+    `weighted` are the bits of those that a weight makes, `endings` these weights by result; `branches` and `sums` are
+    what was found.
     """
 
     count: int = 0
@@ -85,11 +72,7 @@ class Ancestry:  # grows during a pass; a plain accumulator
 def residual_handler(ancestry: Ancestry) -> Handler:
     """A handler that finds the residual branches of one forward pass; what a loss adds up is no branch.
 
-    Args:
-        ancestry: what is found is written there.
-
-    Returns:
-        The handler; its note on a tensor is the tensor's ancestors.
+    Its note on a tensor is the tensor's ancestors.
     """
 
     def after(step: Step, result: Any) -> int | None:
@@ -119,9 +102,6 @@ def residual_stream(model: nn.Module, batch: Batch) -> ResidualStream:
     A branch is what is added to a tensor that it was made from, or, where the shortcut has weights of its own, the
     summand with more weights since the two parted. The last weight may belong to a layer, a normalisation, an
     attention's output or a parameter that multiplies. The model is left as it was.
-
-    Returns:
-        Endings and sums; none where nothing is added to what it was made from.
     """
     ancestry = Ancestry()
     # With gradients: a forward pass may differentiate, as of a differential equation.

@@ -22,10 +22,7 @@ _CHUNK = 32  # samples differentiated at a time under vmap
 class SampleLoss:
     """The sum of sample losses ℓ_i over any part of a batch; the batch's own loss is their mean or their sum.
 
-    Attributes:
-        loss: the loss as given.
-        weight: what the loss of a part is multiplied by.
-        by_size: whether also by the part's number of samples (a mean).
+    The loss of a part is multiplied by `weight` and, where `by_size` (a mean), by the part's number of samples.
     """
 
     loss: Loss
@@ -38,19 +35,11 @@ class SampleLoss:
         return self.by_size or isinstance(self.loss, str)
 
     def ratio(self, batch: Batch) -> int:
-        """What the batch's loss is multiplied by to be the sum of its sample losses.
-
-        Returns:
-            The number of samples for a mean, 1 for a sum.
-        """
+        """What the batch's loss is multiplied by to be the sum of its sample losses: n for a mean, 1 for a sum."""
         return batch.size if self.mean else 1
 
     def total(self, model: nn.Module, part: Batch) -> Tensor:
-        """Σ ℓ_i over a part.
-
-        Returns:
-            A 0-d tensor in the graph of the model.
-        """
+        """Σ ℓ_i over a part."""
         if isinstance(self.loss, str):
             return _summed(model, part, self.loss) * self.weight
         return loss_of(model, part, self.loss)[0] * (self.weight * (part.size if self.by_size else 1))
@@ -92,11 +81,7 @@ def sample_loss(model: nn.Module, batch: Batch, loss: Loss, value: float) -> Sam
 
 
 def tolerance(model: nn.Module) -> float:
-    """How far two ways of computing the same may be apart, relative to their size.
-
-    Returns:
-        1e-4 in single precision, 1e-9 in double.
-    """
+    """How far two ways of computing the same may be apart: 1e-4 of their size in single precision, else 1e-9."""
     kinds = [p.dtype for p in model.parameters() if p.is_floating_point()]
     return max([1e-9, *(1e3 * torch.finfo(kind).eps for kind in kinds)])
 
@@ -106,14 +91,7 @@ def per_sample_gradients(
 ) -> Iterator[tuple[int, Float[Tensor, "n entries"]]]:
     """Gradients of single samples, by `vmap(grad)` some at a time, or one by one where vmap cannot follow.
 
-    Args:
-        model: the model.
-        batch: the batch.
-        losses: its sample loss.
-        names: the parameters; others are constants.
-
-    Yields:
-        The number of the first sample and a block of gradients, all parameters flattened side by side.
+    Yielded are the number of the first sample and a block of gradients, all parameters flattened side by side.
     """
     parameters = dict(model.named_parameters())
     wanted = {name: parameters[name] for name in names}
@@ -164,11 +142,7 @@ def _one_by_one(
 
 
 def gradients_of(value: Tensor, parameters: Sequence[Tensor], batch: Batch) -> list[Tensor]:
-    """Plain gradients, dense, zero where a parameter is not used.
-
-    Raises:
-        ValueError: if the loss depends on no parameter, or differentiating fails.
-    """
+    """Plain gradients, dense, zero where a parameter is not used."""
     if not value.requires_grad:
         return [torch.zeros_like(p) for p in parameters]
     try:
@@ -187,11 +161,7 @@ class _Objective(nn.Module):  # so that a loss that reads the model's parameters
         self.model, self.losses = model, losses
 
     def forward(self, part: Batch) -> Tensor:
-        """Σ ℓ_i.
-
-        Returns:
-            A 0-d tensor.
-        """
+        """Σ ℓ_i."""
         return self.losses.total(self.model, part)
 
 

@@ -15,16 +15,10 @@ _MIXED = 1e-6  # what share of a squared gradient may not follow its sample's we
 def sample_owners(logits: Float[Tensor, "samples classes"], places: Sequence[Any]) -> list[Tensor | None]:
     """The sample of every entry of some tensors in a graph.
 
-    Weighting sample n's logits by a power of two multiplies the gradient in its own entries by exactly that power, so
-    a few backward passes spell the digits of n. Entries without any gradient are given to any sample.
-
-    Args:
-        logits: what the tensors lead to.
-        places: tensors or gradient edges.
-
-    Returns:
-        For each place the samples of equal stretches of its flattened entries (a stretch a sample where samples come
-        first); None where several samples share entries.
+    Weighting sample n's logits by a power of two multiplies the gradient in its own entries by exactly that power, so a
+    few backward passes spell the digits of n. Entries without any gradient are given to any sample. For each place (a
+    tensor or gradient edge) there are the samples of equal stretches of its flattened entries, a stretch a sample where
+    samples come first; None where several samples share entries.
     """
     samples, classes = logits.shape
     count = max(1, math.ceil(math.log(samples, _BASE) - 1e-9))
@@ -55,11 +49,7 @@ def squares_by_sample(
 ) -> list[Float[Tensor, " samples"]]:
     """The squared norm of every sample's gradient in each place.
 
-    Args:
-        logit: one number a sample.
-        places: tensors or gradient edges.
-        owners: from `sample_owners`.
-        differentiable: whether the result has a derivative.
+    `logit` holds one number a sample, `owners` comes from `sample_owners`.
     """
     found = _gradients(logit, torch.ones_like(logit), places, differentiable)
     result = [

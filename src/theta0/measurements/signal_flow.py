@@ -19,14 +19,8 @@ from theta0._trace.interpreter import PROCEED, Handler, Step, trace
 class SignalStep:
     """One function applied to the signal.
 
-    Attributes:
-        function: what is called.
-        spec: what is known of it.
-        arguments: positional arguments, as given.
-        options: keyword arguments, as given.
-        signals: the tensors among them that depend on the input, and what has been noted of each.
-        path: the path of the module that runs; "" for the model itself.
-        place: the same with its kind, for messages.
+    `signals` are the tensors among the arguments that depend on the input, and what has been noted of each; `path` is
+    that of the module that runs, `place` the same with its kind, for messages.
     """
 
     function: Callable[..., Any]
@@ -60,16 +54,9 @@ Rule = Callable[[SignalStep], tuple[Any, Any]]
 def flow(model: nn.Module, inputs: Any, rule: Rule, note: Any = None) -> tuple[Tensor, Any]:
     """Run a model in evaluation mode, with a rule in place of every function that the inputs reach.
 
-    What does not depend on the inputs (weights, constants) is computed as written. Modes are put back.
-
-    Args:
-        model: the model.
-        inputs: its inputs; their floating tensors start the signal.
-        rule: `step -> (result, note)`; the note travels with the result.
-        note: what the inputs start with.
-
-    Returns:
-        The main output as the rules made it, and its note.
+    What does not depend on the inputs (weights, constants) is computed as written. Modes are put back. The rule's note
+    travels with its result, `note` being that of the inputs. Returned are the main output as the rules made it, and its
+    note.
 
     Raises:
         ValueError: the inputs reach a function whose role is not known, or do not reach the output.
@@ -114,13 +101,6 @@ def _signal_handler(rule: Rule) -> Handler:
 def ones_for(model: nn.Module, example: Any) -> Any:
     """One sample of ones in the form of an example, or as wide as the first linear layer where there is none.
 
-    Args:
-        model: gives the width where there is no example.
-        example: a batch of inputs, or None.
-
-    Returns:
-        Inputs with a batch axis of length 1.
-
     Raises:
         ValueError: an example is needed, or has nothing that could be one.
     """
@@ -160,11 +140,7 @@ def _called(model: nn.Module, inputs: Any) -> Any:
 
 
 def refuse(function: Any, place: str, reason: str) -> NoReturn:
-    """Say which function of which module cannot be followed.
-
-    Raises:
-        ValueError: always.
-    """
+    """Raise a ValueError that says which function of which module cannot be followed."""
     name = getattr(function, "__name__", str(function))
     raise ValueError(
         f"{place}: {reason}, got {name}; what can be followed are linear maps, convolutions, sums, joins, pooling, "

@@ -7,13 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from theta0._batches import Batch, checked_forward, load_batches, with_shapes
+from theta0._batches import Batch, checked_forward, prepared
 from theta0._losses import Loss, applied, checked, loss_of
-from theta0._models import unwrapped
 from theta0._moments import (
     Moments,
     SampleMoments,
@@ -96,19 +94,14 @@ def signals(
         The records, layers in execution order.
     """
     checked(loss)
-    model = unwrapped(model)
-    found = load_batches(batches, model, max_batches=max_batches)
-    return observed(with_shapes(model, found[0]), found, loss).records
+    return observed(*prepared(model, batches, max_batches), loss).records
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
     """What one forward and backward pass per batch shows.
 
-    Attributes:
-        records: the numbers that `signals` returns.
-        inspection: what the first batch's step was given and compared.
-        stream: the residual stream of the first batch.
+    Inspection and residual stream are those of the first batch.
     """
 
     records: list[Record]
@@ -117,16 +110,7 @@ class Observation:
 
 
 def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observation:
-    """Watch one forward and one backward pass per batch, for all that a diagnosis asks of them.
-
-    Args:
-        model: any module with shapes; left bit-identical.
-        batches: batches already read.
-        loss: a name, a callable or None.
-
-    Returns:
-        Records, inspection and residual stream.
-    """
+    """Watch one forward and one backward pass per batch, for all that a diagnosis asks of them."""
     layers: dict[str, _Layer] = {}
     totals = _Totals(len(batches))
     watched, ancestry = inspectors(model), Ancestry()
@@ -149,11 +133,7 @@ def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observat
 class _Totals:  # grows batch by batch; a plain accumulator
     """What all batches add up to.
 
-    Attributes:
-        batches: how many there are.
-        passes: the forward passes.
-        gradients: of the mean loss, by parameter.
-        squares: the squared norm of each batch's gradient.
+    `gradients` are those of the mean loss, `squares` the squared norm of each batch's.
     """
 
     batches: int
@@ -210,15 +190,17 @@ def _forward(
     with trace_calls(model, linear, before, *handlers) as interpreter:
         if loss is None and batch.targets is None:
             return None, checked_forward(model, batch)
-        if watched is None or loss is None:
+        if watched is None:
             return loss_of(model, batch, loss)
+        if loss is None:
+            return watched.finished(interpreter, *loss_of(model, batch, loss))
         compared, handler = watched.inspection.compared, watched.comparison
 
         def marked(outputs: Any, targets: Any) -> Tensor:
             mark_sides(interpreter, handler, compared, outputs, targets)
             return applied(loss, outputs, batch)
 
-        return loss_of(model, batch, marked)
+        return watched.finished(interpreter, *loss_of(model, batch, marked))
 
 
 def _observe(layer: _Layer, call: LinearCall, samples: int) -> None:
@@ -266,11 +248,7 @@ def _observe_slope(layer: _Layer, number: int, call: NonlinearityCall) -> None:
 
 
 def _alive(call: NonlinearityCall, z: Tensor, unit_axis: int, derivative: Tensor | None) -> Tensor:
-    """Which units have a slope that is not zero at some sample and position; by their extreme values where these say.
-
-    Returns:
-        A boolean for each unit.
-    """
+    """Which units have a nonzero slope at some sample and position; by their extreme values where these say."""
     others = [axis for axis in range(z.dim()) if axis != z.dim() + unit_axis]
     if call.spec.alive and others:
         extreme = z.amax(others) if call.spec.alive == "above" else z.amin(others)
@@ -280,7 +258,7 @@ def _alive(call: NonlinearityCall, z: Tensor, unit_axis: int, derivative: Tensor
     return (full != 0).movedim(unit_axis, -1).flatten(0, -2).any(0)
 
 
-def _sampled(values: Tensor) -> Float[Tensor, "m"]:
+def _sampled(values: Tensor) -> Tensor:
     """Entries drawn from a fixed generator; evenly spaced ones would all lie at one unit or position."""
     if values.numel() <= _SAMPLED:
         return values.flatten().double()

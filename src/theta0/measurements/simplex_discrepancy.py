@@ -16,11 +16,7 @@ _FEW_CLASSES = 8  # up to which squared distances are summed class by class, whi
 def uniform_simplex(
     samples: int, points: int, classes: int, generator: torch.Generator, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "samples points classes"]:
-    """Uniform points of the simplex, normalised exponentials (lee2023mmd, equation 2).
-
-    Returns:
-        `points` of them for each sample, on the CPU.
-    """
+    """Uniform points of the simplex for each sample, normalised exponentials (lee2023mmd, equation 2), on the CPU."""
     drawn = torch.empty(samples, points, classes, dtype=dtype).exponential_(generator=generator)
     return drawn / drawn.sum(-1, keepdim=True)
 
@@ -31,12 +27,9 @@ def discrepancy(
     r"""Unbiased MMD² between the points and the uniform ones, sample by sample (lee2023mmd, equations 3 and 9).
 
     The kernel is $\sum_{i=-4}^{4} \exp(-\|u-v\|^2 / (2 (2^i γ)^2))$ with γ the median distance over all pairs of two
-    points, of two uniform ones and of one of each (appendix C.1; the lower of the two middle ones), held constant
-    in the derivative. Means are taken over pairs of different points, so the result may be negative.
-
-    Args:
-        points: on the simplex; at least two a sample.
-        uniform: likewise; no derivative is taken with respect to them.
+    points, of two uniform ones and of one of each (appendix C.1; the lower of the two middle ones), held constant in
+    the derivative. Means are taken over pairs of different points, so the result may be negative. Each sample needs two
+    points; no derivative is taken with respect to the uniform ones.
     """
     value: Tensor = _Discrepancy.apply(points, uniform)  # type: ignore[no-untyped-call]
     return value
@@ -63,14 +56,9 @@ class _Discrepancy(torch.autograd.Function):  # value and derivative share their
 class _Pairs:
     """Where pairs lie: points among themselves, points × uniform, uniform among themselves, in one vector.
 
-    Attributes:
-        inner: flat places of pairs i < j among the points.
-        outer: likewise among the uniform ones.
-        squares: room for the squared distances of all pairs.
-        power: room for powers of the kernel.
-        kernel: room for their sum.
-        slope: room for derivatives.
-        grid: room for two matrices of differences; memory fresh at every step costs as much as the arithmetic.
+    `inner` and `outer` are flat places of pairs i < j among the points and among the uniform ones. The rest is room for
+    squared distances, the kernel's powers, their sum, derivatives and two matrices of differences: memory fresh at
+    every step costs as much as the arithmetic.
     """
 
     inner: Tensor
@@ -117,12 +105,10 @@ def _one_sample(points: Tensor, uniform: Tensor, pairs: _Pairs) -> tuple[Tensor,
 
 
 def _kernel(squares: Tensor, half_inverse: Tensor, pairs: _Pairs) -> tuple[Tensor, Tensor]:
-    """The nine Gaussians, from three exponentials and fourth powers.
+    """The sum of nine Gaussians, and minus its derivative with respect to half_inverse · squares.
 
-    Exponents are bounded below so that no power is a denormal number, which costs a hundred times a normal one.
-
-    Returns:
-        Their sum, and minus its derivative with respect to half_inverse · squares.
+    Exponents are bounded below so that no power is a denormal number, which costs a hundred times a normal one. Three
+    exponentials and fourth powers suffice.
     """
     floor = 0.24 * math.log(torch.finfo(squares.dtype).tiny)
     power, kernel, slope = pairs.power, pairs.kernel.zero_(), pairs.slope.zero_()

@@ -13,11 +13,6 @@ def overlapping(batch: Batch, parts: int, overlap: float) -> list[Batch]:
     at equal steps but for rounding. The numbers of samples that neighbours share then differ by one at most, and from
     r b by less than three, which is much where b is small.
 
-    Args:
-        batch: the batch.
-        parts: D.
-        overlap: r.
-
     Example:
         >>> import torch
         >>> [part.inputs.tolist() for part in overlapping(Batch(torch.arange(6), None, 6), 2, 0.5)]
@@ -27,20 +22,7 @@ def overlapping(batch: Batch, parts: int, overlap: float) -> list[Batch]:
 
 
 def overlapping_cuts(samples: int, parts: int, overlap: float, *, number: int = 0) -> list[slice]:
-    """Which samples are in which part, as in `overlapping`.
-
-    Args:
-        samples: B.
-        parts: D.
-        overlap: r.
-        number: the batch's number, for errors.
-
-    Returns:
-        One slice for each part.
-
-    Raises:
-        ValueError: if D or r is out of range, there are fewer samples than D, or parts would be the same.
-    """
+    """Which samples are in which part, as in `overlapping`; parts that would be the same are refused."""
     require_parts(parts, overlap)
     if samples < parts:
         raise ValueError(
@@ -62,15 +44,7 @@ def overlapping_cuts(samples: int, parts: int, overlap: float, *, number: int = 
 
 
 def require_parts(parts: int, overlap: float) -> None:
-    """Refuse what suits no batch.
-
-    Args:
-        parts: D.
-        overlap: r.
-
-    Raises:
-        ValueError: if D is no whole number from 2, or r is out of range.
-    """
+    """Refuse what suits no batch: D that is no whole number from 2, r that is no share below 1."""
     if not hasattr(parts, "__index__") or parts < 2:
         raise ValueError(f"sub_batches: expected at least 2 parts to compare, a whole number, got {parts}")
     if not 0 <= overlap < 1:

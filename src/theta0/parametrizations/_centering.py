@@ -1,6 +1,7 @@
 """Projections onto the weights that sum to zero, in O(m) per unit, with derivatives of every order."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,12 +13,8 @@ from torch.nn.functional import pad
 def centered(weight: Float[Tensor, "*shape"], groups: int = 0) -> Float[Tensor, "*shape"]:
     """`weight` minus each unit's mean (kutsuna2019lcw §3.1).
 
-    Args:
-        weight: its first axis counts units; that of a transposed convolution counts input channels instead.
-        groups: a transposed convolution's groups; 0 for every other layer.
-
-    Returns:
-        A new tensor, layout kept; |Σ| / Σ|·| per unit stays at rounding level however large the mean was.
+    The first axis counts units, but input channels in a transposed convolution (its `groups` are not 0). |Σ| / Σ|·| per
+    unit stays at rounding level however large the mean was.
     """
     if groups:
         return _centered_over(torch.unflatten(weight, 0, (groups, -1)), (1, *range(3, weight.dim() + 1))).flatten(0, 1)
@@ -27,15 +24,14 @@ def centered(weight: Float[Tensor, "*shape"], groups: int = 0) -> Float[Tensor, 
 def from_basis(v: Float[Tensor, "units coordinates"]) -> Float[Tensor, "units fan_in"]:
     """B v, B being columns 2..m of the Householder reflection that sends 1/√m to -e₁ (kutsuna2019lcw §3.1).
 
-    Returns:
-        A new tensor; sums at rounding level as in `centered`.
+    Sums stay at rounding level as in `centered`.
     """
-    return _from_basis(v) if _in_plain_operations() else _FromBasis.apply(v)  # type: ignore[no-untyped-call]
+    return _from_basis(v) if _in_plain_operations() else _FromBasis.apply(v)
 
 
 def to_basis(weight: Float[Tensor, "units fan_in"]) -> Float[Tensor, "units coordinates"]:
     """Bᵀ w, with the B of `from_basis`."""
-    return _to_basis(weight) if _in_plain_operations() else _ToBasis.apply(weight)  # type: ignore[no-untyped-call]
+    return _to_basis(weight) if _in_plain_operations() else _ToBasis.apply(weight)
 
 
 def _centered_over(t: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -92,33 +88,25 @@ class _Center(torch.autograd.Function):
         return _centered_over(tangent, ctx.axes)
 
 
-class _FromBasis(torch.autograd.Function):
-    forward = staticmethod(_from_basis)
+def _linear(
+    body: Callable[[Tensor], Tensor], itself: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor]
+) -> Any:
+    class Linear(torch.autograd.Function):
+        forward = staticmethod(body)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            pass
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return to_basis(grad)
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return adjoint(grad)
 
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        return from_basis(tangent)
+        @staticmethod
+        def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+            return itself(tangent)
+
+    return Linear
 
 
-class _ToBasis(torch.autograd.Function):
-    forward = staticmethod(_to_basis)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return from_basis(grad)
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        return to_basis(tangent)
+_FromBasis, _ToBasis = _linear(_from_basis, from_basis, to_basis), _linear(_to_basis, to_basis, from_basis)

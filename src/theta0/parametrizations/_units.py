@@ -12,11 +12,7 @@ _KINDS = "a Linear or Conv1d-3d layer, a transposed convolution, a MultiheadAtte
 
 
 def weight_names(layer: nn.Module) -> tuple[str, ...]:
-    """The parameters of a layer whose units have incoming weights.
-
-    Returns:
-        Their names, parametrized or not; none for kinds without such weights.
-    """
+    """The parameters of a layer whose units have incoming weights, parametrized or not; none for other kinds."""
     found = _candidates(layer)
     return tuple(n for n in found if layer._parameters.get(n) is not None or parametrize.is_parametrized(layer, n))
 
@@ -37,11 +33,7 @@ def _candidates(layer: nn.Module) -> list[str]:
 
 
 def transposed_groups(layer: nn.Module) -> int:
-    """How a transposed convolution's weight, (in, out / groups, *kernel), is to be read.
-
-    Returns:
-        Its groups; 0 for every other layer, whose weights' first axis counts units.
-    """
+    """The groups of a transposed convolution, whose weight is (in, out / groups, *kernel); 0 for every other layer."""
     transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
     return layer.groups if isinstance(layer, transposed) else 0
 
@@ -52,22 +44,14 @@ def fan_in(shape: tuple[int, ...], groups: int) -> int:
 
 
 def rows(weight: Shaped[Tensor, "*shape"], groups: int) -> Shaped[Tensor, "units fan_in"]:
-    """A weight with one row for each unit.
-
-    Returns:
-        A view where possible.
-    """
+    """A weight with one row for each unit."""
     if groups:
         weight = torch.unflatten(weight, 0, (groups, -1)).transpose(1, 2).flatten(0, 1)
     return weight.flatten(1)
 
 
 def unrolled(by_unit: Shaped[Tensor, "units fan_in"], shape: tuple[int, ...], groups: int) -> Shaped[Tensor, "*shape"]:
-    """The inverse of `rows`, for a weight of this shape.
-
-    Returns:
-        A view where possible.
-    """
+    """The inverse of `rows`, for a weight of this shape."""
     if not groups:
         return by_unit.reshape(shape)
     inside = (groups, shape[1], shape[0] // groups, *shape[2:])
@@ -75,19 +59,7 @@ def unrolled(by_unit: Shaped[Tensor, "units fan_in"], shape: tuple[int, ...], gr
 
 
 def checked_weight(layer: nn.Module, name: str, by: str) -> nn.Parameter:
-    """The parameter to constrain.
-
-    Args:
-        layer: the layer.
-        name: the parameter's name.
-        by: the function that asks, for messages.
-
-    Returns:
-        The parameter called `name`.
-
-    Raises:
-        ValueError: if the layer or the parameter cannot carry the constraint.
-    """
+    """The parameter to constrain, if the layer and the parameter can carry the constraint."""
     known = [key for key, _ in layer.named_parameters(recurse=False)]
     if not weight_names(layer) and not _has_weights(layer):
         raise ValueError(f"{by} takes {_KINDS}, not {kind_of(layer)}: {layer}")
@@ -117,11 +89,7 @@ def checked_weight(layer: nn.Module, name: str, by: str) -> nn.Parameter:
 
 
 def kind_of(layer: nn.Module) -> str:
-    """The name of a layer's class.
-
-    Returns:
-        The name, without what torch puts before it when a weight is parametrized.
-    """
+    """The name of a layer's class, without what torch puts before it when a weight is parametrized."""
     return parametrize.type_before_parametrizations(layer).__name__
 
 

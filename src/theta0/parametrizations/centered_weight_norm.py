@@ -62,30 +62,18 @@ class CenteredDirection(nn.Module):
         self.groups = groups
 
     def forward(self, g: Float[Tensor, "..."], v: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """The weight of length g along v without its mean.
-
-        Returns:
-            w, each unit summing to zero; zero where v has no direction.
-        """
+        """The weight of length g along v without its mean; zero where v has no direction."""
         u = centered(v, self.groups)
         length = self._lengths(u).clamp_min(torch.finfo(v.dtype).tiny)
         return self._scaled(u, g / length)
 
     def right_inverse(self, weight: Float[Tensor, "*shape"]) -> tuple[Float[Tensor, "..."], Float[Tensor, "*shape"]]:
-        """The coordinates of the nearest zero-sum weight.
-
-        Returns:
-            g, of the weight's number of axes with length one where a unit's weights lie, and v.
-        """
+        """The coordinates of the nearest zero-sum weight: g, one entry a unit with the weight's axes kept, and v."""
         u = centered(weight, self.groups)
         return self._lengths(u), u
 
     def without_direction(self, weight: Float[Tensor, "*shape"]) -> int:
-        """How many units consist of equal weights, up to rounding.
-
-        Returns:
-            Their number; 0 for weights that hold no values yet (on the meta device).
-        """
+        """How many units consist of equal weights, up to rounding; 0 on the meta device, which holds no values."""
         if weight.is_meta:
             return 0
         with torch.no_grad():

@@ -106,11 +106,7 @@ class Centered(nn.Module):
         self._forget()
 
     def forward(self, v: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """The constrained weight.
-
-        Returns:
-            w, each unit summing to zero.
-        """
+        """The constrained weight, each unit summing to zero."""
         return centered(v, self.groups)
 
     def right_inverse(self, weight: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -138,11 +134,7 @@ class HouseholderBasis(nn.Module):
         return unrolled(from_basis(v), self.shape, self.groups)
 
     def right_inverse(self, weight: Float[Tensor, "*shape"]) -> Float[Tensor, "units coordinates"]:
-        """The coordinates of the nearest constrained weight.
-
-        Returns:
-            v = Bᵀ w; B v is w without its mean.
-        """
+        """The coordinates v = Bᵀ w of the nearest constrained weight; B v is w without its mean."""
         return to_basis(rows(weight, self.groups))
 
     def extra_repr(self) -> str:

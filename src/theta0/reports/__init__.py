@@ -2,6 +2,7 @@
 
 from theta0.reports.comparison import comparison_document, comparison_report
 from theta0.reports.document import diagnosis_document, rate_document, spectrum_document, treatment_document
+from theta0.reports.explanation import explanation_document, explanation_report
 from theta0.reports.page import write_page
 from theta0.reports.rate import rate_report
 from theta0.reports.spectrum import spectrum_report, write_spectrum_figure
@@ -12,6 +13,8 @@ __all__ = [
     "comparison_report",
     "diagnosis_document",
     "diagnosis_report",
+    "explanation_document",
+    "explanation_report",
     "rate_document",
     "rate_report",
     "spectrum_document",

@@ -48,10 +48,7 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 class Scale:
     """A vertical axis shared by several panels.
 
-    Attributes:
-        low: its lower end.
-        high: its upper end.
-        threshold: below this magnitude a symmetric-logarithmic axis is linear; 0 is a linear axis throughout.
+    Below the magnitude `threshold` a symmetric-logarithmic axis is linear; 0 is a linear axis throughout.
     """
 
     low: float
@@ -62,9 +59,8 @@ class Scale:
 def svg_of(draw: Callable[[Axes], None], salt: str) -> str:
     """A chart as an `<svg>` element without script, metadata, date or outside reference.
 
-    Returns:
-        The element, sized by its view box alone; the same text on every run. `salt` keeps the names of its definitions
-        apart from those of other charts on one page.
+    It is sized by its view box alone, and the same text on every run. `salt` keeps the names of its definitions apart
+    from those of other charts on one page.
     """
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*Glyph .* missing from")  # the viewer's fonts count
@@ -83,11 +79,7 @@ def svg_of(draw: Callable[[Axes], None], salt: str) -> str:
 
 
 def scale_for(quantiles: Iterable[Sequence[float]]) -> Scale:
-    """The axis on which all of these per-layer quantiles can be seen.
-
-    Returns:
-        A linear axis where the layers' spreads are alike, a symmetric-logarithmic one where they are decades apart.
-    """
+    """The axis on which all of these per-layer quantiles can be seen: logarithmic where spreads are decades apart."""
     rows = [[v for v in row if math.isfinite(v)] for row in quantiles]
     values = [value for row in rows for value in row]
     sizes = [max(map(abs, row)) for row in rows if any(row)]

@@ -10,10 +10,7 @@ from theta0.diagnosis.results import Finding
 class Caused:
     """A finding that follows from no other, and those that follow from it.
 
-    Attributes:
-        number: its place among all findings, from 1.
-        finding: the cause.
-        consequences: numbers and findings, also those that follow from a consequence.
+    `number` is its place among all findings, from 1; consequences, too, have theirs.
     """
 
     number: int
@@ -22,11 +19,7 @@ class Caused:
 
 
 def by_cause(findings: Sequence[Finding]) -> list[Caused]:
-    """Fold each finding that names an earlier one as its cause under that one's own first cause.
-
-    Returns:
-        Every finding once, causes in order.
-    """
+    """Fold each finding that names an earlier one as its cause under that one's own first cause."""
     roots: dict[str, int] = {}  # of each code, the number of the first cause
     folded: dict[int, list[tuple[int, Finding]]] = {}
     for number, finding in enumerate(findings, start=1):

@@ -10,7 +10,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from theta0.comparison.results import Comparison, Standing
-from theta0.reports.document import finite, head
+from theta0.reports.document import document
 from theta0.reports.wording import counted, number, printable, shortened
 
 COLUMNS = ("start", "held-out", "spread", "seeds", "rate", "suggested", "first loss", "made in", "gradients")
@@ -34,11 +34,7 @@ def comparison_verdict(found: Comparison) -> str:
 
 
 def comparison_rows(found: Comparison) -> list[tuple[str, ...]]:
-    """The leaderboard as text, a row for each start, those that could not be made last.
-
-    Returns:
-        Cells in the order of `COLUMNS`.
-    """
+    """The leaderboard as text, a row for each start, those that could not be made last."""
     candidates = {candidate.start: candidate for candidate in found.candidates}
     rows: list[tuple[str, ...]] = []
     for standing in found.standings:
@@ -53,11 +49,7 @@ def comparison_rows(found: Comparison) -> list[tuple[str, ...]]:
 
 
 def failures(found: Comparison) -> list[tuple[str, str]]:
-    """The starts that could not be made, or that diverge at every rate.
-
-    Returns:
-        Names and reasons; those that are in no standing were "not raced".
-    """
+    """The starts that diverge at every rate or could not be made ("not raced"), and why."""
     raced = {standing.start for standing in found.standings}
     return [
         (printable(e.start), ("" if e.start in raced else "not raced: ") + printable(e.reason))
@@ -67,11 +59,7 @@ def failures(found: Comparison) -> list[tuple[str, str]]:
 
 
 def comparison_report(found: Comparison, *, target: str) -> RenderableType:
-    """A race for the terminal.
-
-    Returns:
-        What a rich console prints.
-    """
+    """A race for the terminal, as a rich console prints it."""
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False)
     for column in COLUMNS[:_ON_SCREEN]:
         grid.add_column(column, justify="left" if column == "start" else "right", no_wrap=True)
@@ -94,17 +82,12 @@ def notes(found: Comparison) -> str:
 
 
 def comparison_document(found: Comparison, *, target: str) -> dict[str, Any]:
-    """A race as a JSON object.
-
-    Returns:
-        Keys schema, theta0, target, comparison, cost_in_gradients.
-    """
+    """A race as a JSON object with the keys schema, theta0, target, comparison, cost_in_gradients."""
     winner = None if found.winner is None else {"start": found.winner.start, "rate": found.winner.rate}
     standings = [asdict(standing) | {"mean": standing.mean, "spread": standing.spread} for standing in found.standings]
     body = asdict(found) | {"standings": standings, "winner": winner}
     body["entrants"], body["heats"] = body.pop("candidates"), body.pop("tuning_runs")  # their names in schema 1
-    document: dict[str, Any] = finite(head(target) | {"comparison": body, "cost_in_gradients": found.cost})
-    return document
+    return document(target, {"comparison": body, "cost_in_gradients": found.cost})
 
 
 def _measured(standing: Standing) -> str:

@@ -28,10 +28,7 @@ Starts = Sequence[tuple[str, Diagnosis]]
 class Panel:
     """One drawn chart.
 
-    Attributes:
-        title: what it shows.
-        description: what is to be seen in it, for those who cannot see it.
-        svg: the drawing, a whole `<svg>` element.
+    The description is for those who cannot see it; `svg` is a whole element.
     """
 
     title: str
@@ -41,12 +38,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Boxes:
-    """The five quantiles of a signal at every layer.
-
-    Attributes:
-        layers: names in execution order.
-        quantiles: per layer the 1, 25, 50, 75 and 99 % quantiles.
-    """
+    """The 1, 25, 50, 75 and 99 % quantiles of a signal at every layer, in execution order."""
 
     layers: tuple[str, ...]
     quantiles: tuple[tuple[float, ...], ...]
@@ -56,10 +48,7 @@ class Boxes:
 class Series:
     """Numbers in order at one start: per layer, or per training step.
 
-    Attributes:
-        label: which start.
-        values: the numbers; NaN where there is none.
-        end: a number that stands for the whole series, such as the held-out loss after the last step; NaN if none.
+    NaN is where there is none; `end` stands for the whole series, such as the held-out loss after the last step.
     """
 
     label: str
@@ -68,11 +57,7 @@ class Series:
 
 
 def boxes(table: Table, signal: str) -> Boxes:
-    """The quantiles of a signal (`preactivation` or `gradient`) at the layers where all five were measured.
-
-    Returns:
-        The numbers that `box_panels` draws.
-    """
+    """The quantiles of a signal (`preactivation` or `gradient`) at the layers where all five were measured."""
     wanted = [f"{signal}_{level}" for level in LEVELS]
     rows = {layer: tuple(row[q] for q in wanted) for layer, row in table.items() if all(q in row for q in wanted)}
     return Boxes(tuple(rows), tuple(rows.values()))
@@ -99,11 +84,7 @@ def box_panels(starts: Starts, signal: str) -> list[Panel]:
 
 
 def share_panel(starts: Starts, quantity: str) -> Panel | None:
-    """A share per layer, all starts in one chart.
-
-    Returns:
-        The panel; None where the share was not measured at any layer.
-    """
+    """A share per layer, all starts in one chart; None where it was not measured at any layer."""
     tables = [(label, layers_of(diagnosis)) for label, diagnosis in starts]
     layers = list(dict.fromkeys(layer for _, table in tables for layer, row in table.items() if quantity in row))
     if not layers:
@@ -119,11 +100,7 @@ def share_panel(starts: Starts, quantity: str) -> Panel | None:
 
 
 def loss_panel(runs: Sequence[tuple[str, Run | None]]) -> Panel | None:
-    """The training loss of each start's short run, with the held-out loss after its last step.
-
-    Returns:
-        The panel; None where no run was made.
-    """
+    """The training loss of each start's short run, with the held-out loss after its last step; None without a run."""
     made = [(label, run) for label, run in runs if run and run.losses]
     if not made:
         return None

@@ -15,9 +15,7 @@ ALIKE_SHARE = 0.1
 class Fold:
     """Consecutive layers shown as one row of a table.
 
-    Attributes:
-        layers: their names; a single one is a row of its own.
-        alike: whether every quantity is about the same at all of them.
+    They are `alike` if every quantity is about the same at all of them; a single one is a row of its own.
     """
 
     layers: tuple[str, ...]
@@ -27,10 +25,8 @@ class Fold:
 def unlikeness(rows: Sequence[dict[str, float]], quantities: Sequence[str]) -> float:
     """How much some layers differ: the widest range of any quantity, 1 being the widest that still counts as alike.
 
-    Shares are compared by difference, other quantities (variances, factors) by ratio.
-
-    Returns:
-        The widest range; infinite where only some of the values are finite, positive or present.
+    Shares are compared by difference, other quantities (variances, factors) by ratio. Infinite where only some of the
+    values are finite, positive or present.
     """
     widest = 0.0
     for quantity in quantities:
@@ -49,11 +45,7 @@ def unlikeness(rows: Sequence[dict[str, float]], quantities: Sequence[str]) -> f
 
 
 def extremes(table: Table, quantities: Sequence[str]) -> list[str]:
-    """The layers at which some quantity is largest or smallest, none that are hardly apart from the others.
-
-    Returns:
-        Their names, each once.
-    """
+    """The layers at which some quantity is largest or smallest, none that are hardly apart from the others."""
     found: dict[str, None] = {}
     for quantity in quantities:
         values = {layer: row[quantity] for layer, row in table.items() if math.isfinite(row.get(quantity, math.nan))}
@@ -69,9 +61,6 @@ def folded(table: Table, quantities: Sequence[str], begins: Iterable[str], rows:
 
     The first and last layer have a row of their own; then, as long as there is room, those in `begins`, the extremes,
     and the middles of the runs that differ most.
-
-    Returns:
-        Every layer once, in order.
     """
     layers = list(table)
     if len(layers) <= rows:
@@ -105,11 +94,7 @@ def _split(layers: list[str], shown: set[int]) -> list[list[str]]:
 
 
 def _middle_of_most_unlike(table: Table, quantities: Sequence[str], folds: list[list[str]]) -> str | None:
-    """The layer whose showing tells most.
-
-    Returns:
-        The middle of the folded run that differs most, the longest of several; None where all are alike.
-    """
+    """The middle of the folded run that differs most, the longest of several; None where all are alike."""
     spans = [(unlikeness([table[layer] for layer in run], quantities), len(run), run) for run in folds if len(run) > 1]
     span, _, run = max(spans, key=lambda item: item[:2], default=(0.0, 0, [""]))
     return run[len(run) // 2] if span > 1 else None

@@ -8,23 +8,30 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from theta0.comparison.results import Comparison
-from theta0.diagnosis.results import Diagnosis
+from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.experiments.probe import ExperimentRun
+from theta0.explanation.results import Explanation
 from theta0.reports import canvas
+from theta0.reports.causes import by_cause
 from theta0.reports.comparison import COLUMNS as BOARD
 from theta0.reports.comparison import comparison_rows, comparison_verdict, failures, notes
+from theta0.reports.explanation import explanation_rows
 from theta0.reports.figures import Panel, Starts, box_panels, loss_panel, share_panel
 from theta0.reports.folding import SHARES
-from theta0.reports.sections import FindingSection, section
 from theta0.reports.summary import main_numbers
 from theta0.reports.wording import (
     begins_at,
     counted,
+    counted_severities,
     diagnosis_verdict,
+    extent,
     fate,
     layers_of,
+    located,
     network_facts,
     number,
     printable,
+    probe_lines,
     run_label,
     share,
     theta0_version,
@@ -55,13 +62,19 @@ THEMED = {
 
 
 @dataclass(frozen=True)
+class FindingSection:
+    """Findings under one heading, and what became of each where something was treated."""
+
+    title: str
+    findings: tuple[Finding, ...]
+    fates: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class LayerTable:
     """Every layer in numbers.
 
-    Attributes:
-        title: the heading.
-        columns: the quantities' short names.
-        rows: per layer the numbers of the findings that begin there, its name, and a cell per column.
+    A row has the numbers of the findings that begin at a layer, its name, and a cell per column.
     """
 
     title: str
@@ -73,32 +86,18 @@ class LayerTable:
 class Content:
     """What the template lays out: texts, escaped by it, and drawings.
 
-    Attributes:
-        kind: `diagnosis`, `treatment` or `comparison`.
-        verdict: the result in one sentence.
-        tone: `good`, `warning` or `error`.
-        cost: in gradients.
-        sections: the findings.
-        panels: the charts of the layers.
-        tables: every layer in numbers, per start.
-        reason: why a treated start was kept or not.
-        facts: numbers about the whole network, with their labels.
-        tiles: the start's name, its held-out loss, and what the loss was measured after, per start.
-        proof: the chart of the short runs.
-        numbers: label, number as given, number treated.
-        treated: the treated start's name.
-        attempts: remedy, held-out loss, run and reason.
-        board: a race's leaderboard.
-        columns: its heads.
+    `tone` is `good`, `warning` or `error`; `tiles` are a start's name, its held-out loss, and what that was measured
+    after; `proof` is the chart of the short runs; `numbers` are label, number as given, number treated; `attempts` are
+    remedy, held-out loss, run and reason; `board` is a race's leaderboard, with its `columns`.
     """
 
     kind: str
     verdict: str
     tone: str
     cost: str
-    sections: list[FindingSection]
-    panels: list[Panel]
-    tables: list[LayerTable]
+    sections: Sequence[FindingSection] = ()
+    panels: Sequence[Panel] = ()
+    tables: Sequence[LayerTable] = ()
     reason: str = ""
     facts: Sequence[tuple[str, str]] = ()
     tiles: Sequence[tuple[str, str, str]] = ()
@@ -110,21 +109,19 @@ class Content:
     columns: Sequence[str] = ()
 
 
-def write_page(path: str | Path, result: Diagnosis | Treatment | Comparison, *, target: str) -> Path:
-    """Write a result as one self-contained HTML page; folders on the way are made.
+_FILTERS = (by_cause, counted_severities, extent, located, number, printable)
 
-    Returns:
-        The file written.
-    """
+
+def write_page(path: str | Path, result: Diagnosis | Treatment | Comparison | Explanation, *, target: str) -> Path:
+    """Write a result as one self-contained HTML page, and return the file; folders on the way are made."""
     path = Path(path)
     loader = PackageLoader("theta0.reports", ".")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["themed"] = _themed
-    content = _content(result)
+    environment.filters |= {function.__name__: function for function in _FILTERS} | {"themed": _themed}
     template = environment.get_template("page.html.j2")
-    html = template.render(page=content, target=printable(target), version=theta0_version())
+    html = template.render(page=_content(result), target=printable(target), version=theta0_version())
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(html, encoding="utf-8", newline="\n")
     return path
@@ -133,15 +130,16 @@ def write_page(path: str | Path, result: Diagnosis | Treatment | Comparison, *, 
 def _themed(svg: str) -> Markup:
     """A drawing whose colours follow the page's light or dark mode.
 
-    Returns:
-        The drawing, marked as not to be escaped: matplotlib has escaped the names in it.
+    It is not to be escaped: matplotlib has escaped the names in it.
     """
     for colour, variable in THEMED.items():
         svg = svg.replace(colour, variable)
     return Markup(svg)
 
 
-def _content(result: Diagnosis | Treatment | Comparison) -> Content:
+def _content(result: Diagnosis | Treatment | Comparison | Explanation) -> Content:
+    if isinstance(result, Explanation):
+        return _explanation_content(result)
     if isinstance(result, Diagnosis):
         return _diagnosis_content(result)
     return _comparison_content(result) if isinstance(result, Comparison) else _treatment_content(result)
@@ -157,15 +155,36 @@ def _comparison_content(found: Comparison) -> Content:
         verdict=comparison_verdict(found),
         tone="good" if found.complete else "warning",
         cost=number(found.cost),
-        sections=[],
-        panels=[],
-        tables=[],
         reason=notes(found),
         proof=[loss] if loss else [],
         attempts=failed,
         board=comparison_rows(found),
         columns=BOARD,
     )
+
+
+def _explanation_content(found: Explanation) -> Content:
+    """The proven cause, the runs of the first seed with and without it, and every run."""
+    proof = found.proof
+    pairs = [] if proof is None else [("as given", proof.given[0]), (printable(proof.change), proof.changed[0])]
+    loss = loss_panel([(label, _as_run(run)) for label, run in pairs])
+    findings = () if found.diagnosis is None else found.diagnosis.findings
+    left = "; ".join(f"{printable(path)}: {why}" for path, why in found.left_out.items())
+    return Content(
+        kind="comparison",
+        verdict=printable(found.verdict),
+        tone="good" if found.trains else "warning",
+        cost=number(found.cost),
+        sections=[FindingSection("Findings at the start as given", findings)],
+        reason=f"Not re-initialized: {left}." if left else "",
+        proof=[loss] if loss else [],
+        board=explanation_rows(found),
+        columns=("run with", "steps", "rate", "loss"),
+    )
+
+
+def _as_run(run: ExperimentRun) -> Run:
+    return Run(run.optimizer, run.rate, run.losses, run.final, run.losses[0], float(len(run.losses)))
 
 
 def _diagnosis_content(diagnosis: Diagnosis) -> Content:
@@ -175,10 +194,11 @@ def _diagnosis_content(diagnosis: Diagnosis) -> Content:
         verdict=diagnosis_verdict(diagnosis),
         tone="error" if "error" in severities else "warning" if "warning" in severities else "good",
         cost=number(diagnosis.cost),
-        sections=[section("Findings", diagnosis.findings)],
+        sections=[FindingSection("Findings", diagnosis.findings)],
         panels=_panels([("as given", diagnosis)]),
         tables=_tables([("as given", diagnosis)]),
         facts=network_facts(diagnosis),
+        reason=" ".join(probe_lines(diagnosis)),
     )
 
 
@@ -188,9 +208,9 @@ def _treatment_content(treatment: Treatment) -> Content:
     runs = [("as given", treatment.untreated), (treated, treatment.treated)]
     starts = [("as given", before), *([(treated, after)] if after else [])]
     fates = [fate(finding, after) for finding in before.findings] if after else []
-    sections = [section("Findings at the start as given", before.findings, fates)]
+    sections = [FindingSection("Findings at the start as given", before.findings, fates)]
     if after:
-        sections.append(section(f"Findings at the treated start: {treated}", after.findings))
+        sections.append(FindingSection(f"Findings at the treated start: {treated}", after.findings))
     loss = loss_panel(runs)
     return Content(
         kind="treatment",

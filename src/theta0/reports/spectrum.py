@@ -50,8 +50,7 @@ def spectrum_report(change: SpectrumChange, *, target: str) -> RenderableType:
 def octaves(spectrum: Spectrum) -> Mapping[str, float]:
     """Amplitudes gathered by octaves: frequencies 0, 1, 2, 3-4, 5-8 ….
 
-    Returns:
-        By label, the root of the octave's summed squares, of the root mean square over outputs.
+    By label, the root of the octave's summed squares, of the root mean square over outputs.
     """
     rows = spectrum.amplitudes.reshape(-1, spectrum.amplitudes.shape[-1]).double()
     power = rows.square().mean(0)

@@ -12,11 +12,7 @@ ABSENT = "–"
 
 
 def main_numbers(treatment: Treatment) -> list[tuple[str, str, str]]:
-    """The main numbers of a treatment, those that were measured.
-
-    Returns:
-        Rows of label, value at the start as given, value at the treated start.
-    """
+    """The main numbers of a treatment that were measured: label, value at the start as given, at the treated start."""
     runs = (treatment.untreated, treatment.treated)
     untreated, treated = runs
     before, after = treatment.before, treatment.after

@@ -28,6 +28,7 @@ from theta0.reports.wording import (
     number,
     place,
     printable,
+    probe_lines,
     run_label,
     share,
     shortened,
@@ -70,6 +71,7 @@ def diagnosis_report(diagnosis: Diagnosis, *, target: str) -> RenderableType:
     head.append(Text(" · ".join(facts), style="dim"))
     if diagnosis.findings:
         head.extend([Text(), *_findings(diagnosis.findings, FULL_FINDINGS)])
+    head.extend(Text(line, style="dim") for line in probe_lines(diagnosis))
     table = layers_of(diagnosis)
     if not table:
         return Group(*head)
@@ -165,6 +167,8 @@ def _finding_head(index: int, finding: Finding) -> Text:
 
 def _finding_body(finding: Finding) -> list[RenderableType]:
     parts: list[RenderableType] = [Padding(Text(printable(finding.message)), (0, 0, 0, 3))]
+    if finding.source_line:
+        parts.append(Padding(Text(printable(finding.source_line), style="dim"), (0, 0, 0, 3)))
     if finding.remedy:
         parts.append(Padding(Text("→ " + printable(finding.remedy), style="green"), (0, 0, 0, 3)))
     return parts
@@ -227,18 +231,18 @@ def _fates(treatment: Treatment) -> Group:
     outcomes = [shortened(fate(finding, after), 30) for finding in treatment.before.findings[:FATES]]
     width = max(map(len, outcomes), default=3)
     for finding, outcome in zip(treatment.before.findings, outcomes, strict=False):
-        style = "green" if outcome == "gone" else "yellow"
-        line = Text.assemble((f"{outcome:<{width}}", style), f" {located(finding)} {extent(finding)}".rstrip())
-        line.truncate(WIDTH, overflow="ellipsis")
-        lines.append(line)
+        lines.append(_fate_line(f"{outcome:<{width}}", "green" if outcome == "gone" else "yellow", finding))
     if len(treatment.before.findings) > FATES:
         lines.append(Text(f"… {counted(len(treatment.before.findings) - FATES, 'further finding')}", style="dim"))
     known = {finding.code for finding in treatment.before.findings}
-    for finding in [f for f in after.findings if f.code not in known][:FATES] if after else ():
-        line = Text.assemble((f"{'new':<{width}}", "red"), f" {located(finding)} {extent(finding)}".rstrip())
-        line.truncate(WIDTH, overflow="ellipsis")
-        lines.append(line)
-    return Group(*lines)
+    fresh = [f for f in after.findings if f.code not in known] if after else []
+    return Group(*lines, *(_fate_line(f"{'new':<{width}}", "red", finding) for finding in fresh[:FATES]))
+
+
+def _fate_line(outcome: str, style: str, finding: Finding) -> Text:
+    line = Text.assemble((outcome, style), f" {located(finding)} {extent(finding)}".rstrip())
+    line.truncate(WIDTH, overflow="ellipsis")
+    return line
 
 
 def _attempts_grid(attempts: tuple[Attempt, ...]) -> Grid:

@@ -23,11 +23,7 @@ BRIEF = frozenset(NETWORK_LABELS) - {"loss_uniform", "starved_class_share"}  # w
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number in at most `digits` significant figures, short enough for a table cell.
-
-    Returns:
-        For example `0.617`, `1.3e-9`, `64`, `0`, `inf`, `nan`.
-    """
+    """A number in at most `digits` significant figures, for a table cell: `0.617`, `1.3e-9`, `64`, `inf`, `nan`."""
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     if value == 0:
@@ -47,19 +43,14 @@ def _trimmed(decimal: str) -> str:
 
 
 def share(value: float) -> str:
-    """A share between 0 and 1, aligned to two decimals as long as it is not too small for them.
-
-    Returns:
-        For example `0.92`, `1.00`, `3e-9`, `0`, `nan`.
-    """
+    """A share between 0 and 1, to two decimals unless it is too small for them: `0.92`, `1.00`, `3e-9`, `0`, `nan`."""
     return f"{value:.2f}" if 0.005 <= value <= 1 else number(value, 1)
 
 
 def printable(text: str) -> str:
     """Text without control characters: a layer's name must not steer the terminal or break a page.
 
-    Returns:
-        The text on one line, tabs and line ends as spaces, every other unprintable character as U+FFFD.
+    Tabs and line ends become spaces, every other unprintable character U+FFFD.
     """
     return "".join(c if c.isprintable() else " " if c in "\t\r\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
@@ -71,48 +62,28 @@ def shortened(name: str, width: int) -> str:
 
 
 def counted(amount: int, noun: str) -> str:
-    """An amount and its noun.
-
-    Returns:
-        For example `1 error` or `3 layers`.
-    """
+    """An amount and its noun: `1 error`, `3 layers`."""
     return f"{amount} {noun}" + ("" if amount == 1 else "s")
 
 
 def counted_severities(findings: tuple[Finding, ...]) -> str:
-    """How many findings there are of each severity.
-
-    Returns:
-        For example `2 errors, 1 warning`; `no finding` if there is none.
-    """
+    """How many findings there are of each severity: `2 errors, 1 warning`, or `no finding`."""
     amounts = [(sum(f.severity == severity for f in findings), severity) for severity in ("error", "warning", "note")]
     return ", ".join(counted(amount, severity) for amount, severity in amounts if amount) or "no finding"
 
 
 def place(finding: Finding) -> str:
-    """Where a finding begins, in words.
-
-    Returns:
-        The layer's path, or `the whole network`.
-    """
+    """Where a finding begins: the layer's path, or `the whole network`."""
     return printable(finding.layer) or "the whole network"
 
 
 def located(finding: Finding) -> str:
-    """What a finding is and where it begins.
-
-    Returns:
-        For example `activation-shift at hidden.1` or `constant-output of the whole network`.
-    """
+    """What and where a finding is: `activation-shift at hidden.1`, `constant-output of the whole network`."""
     return f"{printable(finding.code)} {'at' if finding.layer else 'of'} {place(finding)}"
 
 
 def extent(finding: Finding) -> str:
-    """How far a finding reaches beyond the layer where it begins.
-
-    Returns:
-        For example `and 18 further layers`; empty if it concerns one place only.
-    """
+    """How far a finding reaches beyond the layer where it begins: `and 18 further layers`; empty for one place."""
     further = len(set(finding.layers) - {finding.layer})
     return f"and {counted(further, 'further layer')}" if further else ""
 
@@ -163,20 +134,12 @@ def _mean(runs: Sequence[Run]) -> float:
 
 
 def run_label(run: Run) -> str:
-    """A short run's setting.
-
-    Returns:
-        For example `100 steps of momentum at rate 0.1`.
-    """
+    """A short run's setting: `100 steps of momentum at rate 0.1`."""
     return f"{counted(len(run.losses), 'step')} of {printable(run.optimizer)} at rate {number(run.rate)}"
 
 
 def network_facts(diagnosis: Diagnosis, *, brief: bool = False) -> list[tuple[str, str]]:
-    """The numbers about the whole network.
-
-    Returns:
-        Pairs of a label and the number in words, in the order measured.
-    """
+    """The numbers about the whole network: labels and the numbers in words, in the order measured."""
     facts = by_layer(diagnosis.records).get("", {})
     units = {record.quantity: record.unit for record in diagnosis.records if not record.layer}
     labels = [
@@ -187,22 +150,26 @@ def network_facts(diagnosis: Diagnosis, *, brief: bool = False) -> list[tuple[st
     return [(label, f"{number(value)} {printable(unit)}".rstrip()) for label, value, unit in labels]
 
 
-def layers_of(diagnosis: Diagnosis) -> Table:
-    """What was measured at each layer, without the whole network's numbers.
+def probe_lines(diagnosis: Diagnosis) -> list[str]:
+    """What short runs showed, and what was not measured, a sentence each."""
+    probe, lines = diagnosis.probe, [printable(line) for line in diagnosis.not_measured]
+    trained = [] if probe is None else [run for run in probe.runs if run.outcome == "trains"]
+    if probe is None or not trained:
+        return lines
+    run = next((run for run in trained if run.rate == probe.given), trained[0])
+    fell = f"the loss falls from {number(probe.first)} to {number(run.final)} in {counted(len(run.losses), 'step')}"
+    below = "" if probe.constant is None else f" (without looking at the inputs: {number(probe.constant)})"
+    return [f"Probe: {fell} of {printable(run.optimizer)} at {number(run.rate)}{below}.", *lines]
 
-    Returns:
-        `{layer: {quantity: value}}`, layers in execution order.
-    """
+
+def layers_of(diagnosis: Diagnosis) -> Table:
+    """What was measured at each layer, without the whole network's numbers."""
     table = by_layer(diagnosis.records)
     return {layer: row for layer, row in table.items() if layer and "preactivation_variance" in row}
 
 
 def begins_at(findings: tuple[Finding, ...]) -> dict[str, list[int]]:
-    """Which findings begin at a layer.
-
-    Returns:
-        The findings' numbers, from 1, for every layer at which one begins.
-    """
+    """The numbers, from 1, of the findings that begin at each layer."""
     numbers: dict[str, list[int]] = {}
     for index, finding in enumerate(findings, start=1):
         if finding.layer:
@@ -211,11 +178,7 @@ def begins_at(findings: tuple[Finding, ...]) -> dict[str, list[int]]:
 
 
 def fate(finding: Finding, after: Diagnosis | None) -> str:
-    """What became of a finding through the treatment.
-
-    Returns:
-        `gone`, `remains`, `remains at <layer>`, `remains as a <severity>`, or `untreated`.
-    """
+    """A treated finding: `gone`, `remains`, `remains at <layer>`, `remains as a <severity>`, or `untreated`."""
     if after is None:
         return "untreated"
     same = [other for other in after.findings if other.code == finding.code]
@@ -228,11 +191,7 @@ def fate(finding: Finding, after: Diagnosis | None) -> str:
 
 
 def theta0_version() -> str:
-    """The installed version.
-
-    Returns:
-        The version, or `(not installed)` when the package is run from its sources.
-    """
+    """The installed version, or `(not installed)` when the package is run from its sources."""
     try:
         return version("theta0")
     except PackageNotFoundError:

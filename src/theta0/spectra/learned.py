@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
-from theta0._batches import Batch, checked_forward, load_batches, sliced, with_shapes
+from theta0._batches import Batch, checked_forward, prepared, sliced
 from theta0._losses import Loss, checked
-from theta0._models import main_output, unwrapped
+from theta0._models import main_output
 from theta0._state import preserve_state, snapshot
 from theta0._training import probe_rate, steps_from
 from theta0.spectra.amplitudes import Spectrum, Window, fourier_amplitude
@@ -85,9 +85,8 @@ def spectrum_change(
         raise ValueError(f"between: expected two different samples, got {between[0]} twice; nothing varies there")
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}; the start is measured in any case")
-    model = unwrapped(model)
-    read = load_batches(batches, model, max_batches=max_batches)
-    model, tell = with_shapes(model, read[0]), progress or (lambda text: None)
+    model, read = prepared(model, batches, max_batches)
+    tell = progress or (lambda text: None)
     ends = [_sample(read, number) for number in between]
     _require_blendable(*ends)
     measured, losses = {}, {}

@@ -112,11 +112,10 @@ def _value_and_slope(
 
 
 def _probe(activation: Activation, sigma: float) -> tuple[float, float]:
-    """Checks that the activation can be integrated.
+    """Check that the activation can be integrated; its value at 0 and the unit of the integrals.
 
-    Returns:
-        Its value at 0, subtracted before squaring so that a large offset costs no digits, and how far it moves from
-        there within ±3 standard deviations (sigma if it does not), the unit of the integrals.
+    The value is subtracted before squaring, so that a large offset costs no digits; the unit is how far the activation
+    moves from there within ±3 standard deviations, sigma if it does not.
 
     Raises:
         ValueError: if the activation fails, is not elementwise, is not differentiable or is not finite.

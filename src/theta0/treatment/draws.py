@@ -60,11 +60,23 @@ def type_defaults(
     Bare parameters of two axes or more get N(0, 0.02²), vectors zeros; a frozen parameter and a weight that a
     parametrization makes are left alone, and a weight tied to an embedding gets N(0, 0.02²) too.
     """
-    inner = initialised(model)
-    stream, left = streams(generator), {}
-    tied = tied_parameters(inner)
-    with transaction(inner):
-        for name, (module, attribute, parameter) in trained_tensors(inner).items():
+    return Applied(draw_defaults(initialised(model), streams(generator)))
+
+
+def draw_defaults(
+    model: nn.Module, stream: Callable[[str], torch.Generator], *, only: Collection[str] | None = None
+) -> dict[str, str]:
+    """Draw trained parameters, all or those named, as their modules' types do.
+
+    Returns:
+        What was left as it was, and why.
+    """
+    left: dict[str, str] = {}
+    tied = tied_parameters(model)
+    with transaction(model):
+        for name, (module, attribute, parameter) in trained_tensors(model).items():
+            if only is not None and name not in only:
+                continue
             if ".parametrizations." in f".{name}":
                 left[name] = "parametrized"
             elif name in tied or (attribute not in ("weight", "bias") and not _has_reset(module)):
@@ -72,7 +84,12 @@ def type_defaults(
                 assign_weight(module, attribute, values.expand(parameter.shape))
             else:
                 _start(module, parameter, attribute, stream(name))
-    return Applied(left)
+    return left
+
+
+def has_default(module: nn.Module) -> bool:
+    """Whether a module's type has an initialization of its own."""
+    return isinstance(module, (*_NORMS, nn.Embedding, nn.MultiheadAttention)) or _has_reset(module)
 
 
 def break_zero_gradients(
@@ -103,11 +120,7 @@ def break_zero_gradients(
 
 
 def still_zero(model: nn.Module, batch: Batch, loss: Loss, names: Collection[str]) -> list[str]:
-    """Which parameters have a gradient of exactly zero, also after probe steps; the model is left as it was.
-
-    Returns:
-        Their names, in order.
-    """
+    """Which parameters have a gradient of exactly zero, also after probe steps; the model is left as it was."""
     with preserve_state(model), torch.enable_grad():
         steps_from(model, [batch], loss, optimizer="sgd", rate=0.01, steps=_PROBE_STEPS)
         named = dict(model.named_parameters())

@@ -15,14 +15,11 @@ _OFF_CENTRE = 1.0  # mean of the data over their standard deviation
 
 
 def other_causes(diagnosis: Diagnosis, model: nn.Module, batch: Batch) -> tuple[str, str, str] | None:
-    """What is at fault, if it is not the start.
+    """Whose fault it is if not the start's, what is wrong, and the line to change; None where the start may be.
 
     The first finding decides; and an error further down that no start fixes. A rate is at fault only where nothing else
     is wrong, since it may be too high for this start alone. Units that are dead at the output are the output's, units
     dead at off-centre data the data's.
-
-    Returns:
-        Whose fault, what is wrong, and the line to change; None where the start may be at fault.
     """
     serious = [finding for finding in diagnosis.findings if finding.severity != "note"]
     for place, finding in enumerate(serious):

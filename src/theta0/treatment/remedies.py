@@ -81,8 +81,7 @@ def scaled(
 def constrainable(found: list[Layer]) -> tuple[list[Layer], dict[str, str]]:
     """The layers that LCW constrains: Linear and Conv, all but the last, with a plain, trained, untied weight.
 
-    Returns:
-        Those layers in execution order, and for each other one before the last why it keeps a plain weight.
+    With them comes, for each other one before the last, why it keeps a plain weight.
     """
     kinds = (Linear, Conv1d, Conv2d, Conv3d)
     usable = [layer for layer in found if isinstance(layer.module, kinds) and layer.attribute == "weight"][:-1]
@@ -126,10 +125,6 @@ REMEDIES: Mapping[str, Remedy] = {
 
 
 def named_by(diagnosis: Diagnosis) -> list[str]:
-    """The remedies that answer a diagnosis's errors and warnings, in the findings' order.
-
-    Returns:
-        Their names, each once.
-    """
+    """The remedies that answer a diagnosis's errors and warnings, in the findings' order."""
     serious = [rule_of(finding.code) for finding in diagnosis.findings if finding.severity != "note"]
     return list(dict.fromkeys(remedy for rule in serious if rule is not None for remedy in rule.remedies))

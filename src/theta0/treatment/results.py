@@ -13,11 +13,8 @@ from theta0.diagnosis.results import Diagnosis
 class Applied:
     """What a remedy did to a model.
 
-    Attributes:
-        left: what it left as it was, and why, by name.
-        cost: in gradients; None where the method does not count it: a few forward passes.
-        kept: whether the model was changed; False where a search found nothing better.
-        reason: why it was not.
+    `left` says, by name, what it left as it was, and why. `cost` is in gradients, None where the method does not count
+    it (a few forward passes); `kept` is False where a search found nothing better, and `reason` says why.
     """
 
     left: Mapping[str, str] = field(default_factory=dict)

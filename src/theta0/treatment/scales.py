@@ -112,11 +112,7 @@ def _scaler(module: nn.Module, attribute: str) -> Callable[[float], None]:
 
 
 def _halved(model: nn.Module, found: Sequence[Batch], loss: Loss, scalers: Sequence[Callable[[float], None]]) -> None:
-    """Scale by the largest power of two, at most 1, whose first loss is within 5 % of the least.
-
-    Raises:
-        InapplicableError: if the model has nothing that it mends.
-    """
+    """Scale by the largest power of two, at most 1, whose first loss is within 5 % of the least."""
     reached = [_loss(model, found, loss)]
     with preserve_state(model):
         for _ in range(_HALVINGS):

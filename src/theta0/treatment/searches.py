@@ -23,14 +23,8 @@ _REGRESSION = (nn.MSELoss, nn.L1Loss, nn.BCEWithLogitsLoss)  # whatever their se
 def searched(name: str, *, classes: bool = False, **defaults: Any) -> Search:
     """Make a remedy of an initializer that searches: all or nothing, also when interrupted.
 
-    Args:
-        name: the initializer's.
-        classes: whether it is for classifiers only.
-        defaults: its options, where they are other than its own.
-
-    Returns:
-        The remedy; further keywords are the initializer's options. It raises an `InapplicableError` for what is no
-        classifier where `classes`, and what the initializer raises.
+    The remedy's further keywords are the initializer's options, `defaults` those that are other than its own. It raises
+    what the initializer raises and, where `classes`, an `InapplicableError` for what is no classifier.
     """
 
     def search(

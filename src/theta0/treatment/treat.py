@@ -29,13 +29,8 @@ _ROUNDS = 3  # remedies on top of each other
 class _Start:
     """A start that was tried.
 
-    Attributes:
-        names: the remedies that made it, in order.
-        state: puts the model into it.
-        after: its diagnosis.
-        run: its run of the choice.
-        model: the model, or a wrapper of it.
-        left: what its last remedy left as it was, and why, as the end of a sentence.
+    `names` are the remedies that made it, in order; `state` puts the model into it, and `model` may be a wrapper;
+    `left` is what its last remedy left as it was, and why, as the end of a sentence.
     """
 
     names: tuple[str, ...]
@@ -124,6 +119,14 @@ class _Search:  # a class because the rounds share what was spent and tried
         self.cost += spent
         return replace(start, run=run)
 
+    def unkept(
+        self, name: str, given: _Start, reason: str, nearest: Attempt | None = None
+    ) -> tuple[Treatment, Callable[[], None]]:
+        """The model stays as it was; `nearest` is what came closest."""
+        after, run = (nearest.after, nearest.run) if nearest else (None, None)
+        attempts = tuple(self.attempts)
+        return Treatment(name, given.after, after, False, reason, given.run, run, attempts, self.cost), self.restore
+
 
 def treat(
     model: nn.Module,
@@ -201,14 +204,7 @@ def _require_parts_go_through(model: nn.Module, part: Batch, whole: Batch, loss:
 
 
 def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None]]:
-    """Find the start to keep.
-
-    Returns:
-        The treatment, and the function that puts the model into the start to keep.
-
-    Raises:
-        ValueError: if the one remedy asked for cannot be applied.
-    """
+    """Find the start to keep: the treatment, and the function that puts the model into that start."""
     search.tell("measuring the start as given")
     before = search.diagnosed()
     given = _Start((), search.restore, before, None, search.model)
@@ -218,25 +214,20 @@ def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None
         search.tell(f"applying {with_}")
         start = search.apply(with_, given, asked=True)
         if isinstance(start, str):
-            reason = f"Not kept: {start}."
-            return Treatment(with_, before, None, False, reason, None, None, (), search.cost), search.restore
+            return search.unkept(with_, given, f"Not kept: {start}.")
         return _confirmed(search, given, search.tried(start, run=False))
     blame = other_causes(before, search.model, search.trial.rest[0])
     if blame is not None or not named_by(before):
-        reason = blamed(*blame) if blame else nothing(before)
-        return Treatment("", before, None, False, reason, None, None, (), search.cost), search.restore
+        return search.unkept("", given, blamed(*blame) if blame else nothing(before))
     search.tell("training the start as given")
-    given = _Start((), search.restore, before, search.ran(), search.model)
+    given = replace(given, run=search.ran())
     best = search.best(given)
     if best.names and search.trial.rate is not None and _too_fast(best, search.trial.rate):
         best, given = search.slower(best), search.slower(given)
     if not best.names:
         nearest = min(search.attempts, key=lambda a: reached(a.run), default=None)
-        after, run, name = (nearest.after, nearest.run, nearest.remedy) if nearest else (None, None, "")
-        reason = unproven(name, given.run, nearest)
-        return Treatment(
-            name, before, after, False, reason, given.run, run, tuple(search.attempts), search.cost
-        ), search.restore
+        name = nearest.remedy if nearest else ""
+        return search.unkept(name, given, unproven(name, given.run, nearest), nearest)
     return _confirmed(search, given, best)
 
 

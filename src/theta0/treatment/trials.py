@@ -49,14 +49,18 @@ class Trial:
     rate: float | None
     steps: int
 
+    def run(self, model: nn.Module, train: Sequence[Batch], held: Sequence[Batch], rate: float, seed: int = 0) -> Run:
+        """A short run, in place, with this loss, optimizer and budget."""
+        name, steps = self.optimizer, self.steps
+        return short_run(model, train, held, self.loss, optimizer=name, rate=rate, steps=steps, seed=seed)
+
 
 @dataclass(frozen=True)
 class Proof:
     """Paired runs from the start as given and from the treated one.
 
-    Attributes:
-        pairs: the two runs of each data order.
-        gains: by which share of the loss each treated run is better, at most 1; -1 where it diverged.
+    A pair is the two runs of a data order, its gain by which share of the loss the treated one is better, at most 1; -1
+    where it diverged.
     """
 
     pairs: tuple[tuple[Run, Run], ...]
@@ -97,28 +101,21 @@ def measured(model: nn.Module, trial: Trial) -> Diagnosis:
 def chosen_run(model: nn.Module, trial: Trial, rate: float | None = None) -> tuple[Run, float]:
     """The short run, for the choice, of the start that the model has, which it has again afterwards.
 
-    Returns:
-        The run and the cost in gradients, of choosing a rate too.
+    With it comes the cost in gradients, of choosing a rate too.
     """
     restore = snapshot(model)
     rate, cost = rate or trial.rate, 0.0
     try:
         if rate is None:
             rate, cost = probe_rate(model, trial.train, trial.loss, optimizer=trial.optimizer, restore=restore)
-        run = short_run(
-            model, trial.train, trial.probe, trial.loss, optimizer=trial.optimizer, rate=rate, steps=trial.steps
-        )
+        run = trial.run(model, trial.train, trial.probe, rate)
     finally:
         restore()
     return run, cost + run.cost
 
 
 def slower_run(model: nn.Module, trial: Trial, rate: float) -> tuple[Run, float]:
-    """The best of runs at the rate and at lower ones.
-
-    Returns:
-        The best run, the higher rate where two are within 1 %, and the cost of all.
-    """
+    """The best of runs at the rate and at lower ones, the higher where two are within 1 %, and the cost of all."""
     runs = [chosen_run(model, trial, rate * factor) for factor in _SLOWER]
     best = runs[0][0]
     for run, _ in runs[1:]:
@@ -128,43 +125,20 @@ def slower_run(model: nn.Module, trial: Trial, rate: float) -> tuple[Run, float]
 
 
 def proof(untreated: nn.Module, treated: nn.Module, trial: Trial, rates: tuple[float, float], starts: Starts) -> Proof:
-    """Train both starts over fresh data orders, with the same noise, and compare them on the batches kept back.
-
-    Args:
-        untreated: the model as given.
-        treated: the same module, or a wrapper of it.
-        trial: data and budget.
-        rates: of both.
-        starts: put the model into the one start and the other.
-    """
+    """Train both starts over fresh data orders, with the same noise, and compare them on the batches kept back."""
     pairs = []
     for order in range(1, ORDERS + 1):
         train = fresh_order(trial.rest, trial.steps, order)
         runs = []
         for model, rate, start in zip((untreated, treated), rates, starts, strict=True):
             start()
-            runs.append(
-                short_run(
-                    model,
-                    train,
-                    trial.confirm,
-                    trial.loss,
-                    optimizer=trial.optimizer,
-                    rate=rate,
-                    steps=trial.steps,
-                    seed=order,
-                )
-            )
+            runs.append(trial.run(model, train, trial.confirm, rate, seed=order))
         pairs.append((runs[0], runs[1]))
     return Proof(tuple(pairs), tuple(_gain(reached(one), reached(other)) for one, other in pairs))
 
 
 def fresh_order(batches: Sequence[Item], steps: int, order: int) -> list[Item]:
-    """Batches for a number of steps, shuffled anew in each epoch.
-
-    Returns:
-        One batch for each step.
-    """
+    """Batches for a number of steps, one each, shuffled anew in each epoch."""
     generator = streams(order)("order of the data")
     found: list[Item] = []
     while len(found) < steps:

@@ -1,18 +1,31 @@
-"""Data far from unit scale that meet weights made for unit scale."""
+"""Data far from unit scale that meet weights made for unit scale, or that carry nothing to the first weight."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from theta0.diagnosis.consequences import SCALE
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from theta0._models import without_labels
+from theta0.diagnosis.consequences import SCALE, SILENCE
 from theta0.diagnosis.evidence import Evidence
-from theta0.diagnosis.results import MEASURED, Finding
+from theta0.diagnosis.results import MEASURED, Finding, Severity
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, error_codes
 
 LARGE = 30.0  # root mean square of the data
 LARGE_OUTPUT = 10.0  # root mean square of what the first layer makes of them
+SMALL = 0.01  # the largest magnitude
+ALIKE = 1e-3  # standard deviation between samples over root mean square
+SILENT = 0.5  # of the samples
 
 
 def judge(evidence: Evidence) -> Finding | None:
+    """Data that are too large, too small, the same for all samples, or lost before the first weight."""
+    return _large(evidence) or _constant(evidence) or _lost(evidence) or _small(evidence)
+
+
+def _large(evidence: Evidence) -> Finding | None:
     """Large data, no normalisation behind them, and a first layer that is as far off."""
     large = [
         found
@@ -22,26 +35,116 @@ def judge(evidence: Evidence) -> Finding | None:
     if not large:
         return None
     first = large[0]
+    return _finding(
+        "warning",
+        [found.layer for found in large],
+        (first.rms, LARGE),
+        f"The data reach layer {first.layer!r} with root mean square {first.rms:.3g} and mean {first.mean:.3g}, "
+        "where weights are drawn for about 1; the layer's output is as far off. "
+        "Standardise the inputs to mean 0 and standard deviation 1, then diagnose again.",
+    )
+
+
+def _constant(evidence: Evidence) -> Finding | None:
+    """The inputs of all samples are the same, or next to it beside what they share."""
+    spreads = [_spread(leaf) for leaf in _leaves(evidence)]
+    if not spreads or max(spreads) >= ALIKE or _batches_differ(evidence):
+        return None
+    met, spread = evidence.inspection.inputs, max(spreads)
+    layer = met[0].layer if met else ""
+    if spread == 0:
+        what = "All samples have the same inputs: nothing can be told apart. Look at how the data are read."
+        return _finding("error", [layer], (0.0, ALIKE), what, remedy="")
+    if not met or any(found.normalised for found in met):
+        return None
+    what = (
+        f"The inputs vary between samples by {spread:.1e} of their size: next to what they share, nothing differs. "
+        "Standardise the inputs to mean 0 and standard deviation 1."
+    )
+    return _finding("warning", [layer], (spread, ALIKE), what)
+
+
+def _lost(evidence: Evidence) -> Finding | None:
+    """What meets the first weight is zero for samples whose data are not."""
+    data = [float((leaf.reshape(len(leaf), -1) == 0).all(1).double().mean()) for leaf in _leaves(evidence)]
+    lost = [f for f in evidence.inspection.inputs if not f.constant and f.silent - max(data, default=1.0) >= SILENT]
+    if not lost:
+        return None
+    first = lost[0]
+    return _finding(
+        "warning",
+        [found.layer for found in lost],
+        (first.silent, SILENT),
+        f"For {first.silent:.0%} of the samples everything that meets the weights of {first.layer!r} is zero, though "
+        "the data are not: what is computed of them before (a basis, a rectifier, a mask) is zero where they lie. "
+        "Scale the inputs into the range that it covers.",
+        remedy="",
+    )
+
+
+def _small(evidence: Evidence) -> Finding | None:
+    """Data of which even the largest number is small, and no normalisation behind them."""
+    met = [found for found in evidence.inspection.inputs if not found.constant]
+    small = [found for found in met if 0 < found.extreme < SMALL and not found.normalised]
+    if not small or len(small) < len(met):
+        return None
+    first = small[0]
+    return _finding(
+        "warning",
+        [found.layer for found in small],
+        (first.extreme, SMALL),
+        f"The largest number that reaches layer {first.layer!r} is {first.extreme:.2g}, where weights are drawn for "
+        "data of about 1: biases drown what differs between samples. Standardise the inputs to mean 0 and standard "
+        "deviation 1.",
+    )
+
+
+def _finding(
+    severity: Severity,
+    layers: Sequence[str],
+    numbers: tuple[float, float],
+    message: str,
+    remedy: str = "inputs = (inputs - inputs.mean(0)) / (inputs.std(0) + 1e-8)",
+) -> Finding:
     return Finding(
         code="input-scale",
-        severity="warning",
-        layer=first.layer,
-        value=first.rms,
-        threshold=LARGE,
-        message=(
-            f"The data reach layer {first.layer!r} with root mean square {first.rms:.3g} and mean {first.mean:.3g}, "
-            "where weights are drawn for about 1; the layer's output is as far off. "
-            "Standardise the inputs to mean 0 and standard deviation 1, then diagnose again."
-        ),
-        remedy="inputs = (inputs - inputs.mean(0)) / (inputs.std(0) + 1e-8)",
+        severity=severity,
+        layer=layers[0],
+        value=numbers[0],
+        threshold=numbers[1],
+        message=message,
+        remedy=remedy,
         source=f"LeCun et al. (1998), Efficient BackProp, section 4.3; threshold {MEASURED}",
-        layers=tuple(found.layer for found in large),
+        layers=tuple(layers),
     )
 
 
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
     """An error where one follows from it."""
-    return replace(finding, severity="error") if error_codes(others) & SCALE else finding
+    return replace(finding, severity="error") if error_codes(others) & (SCALE | SILENCE) else finding
+
+
+def _leaves(evidence: Evidence, number: int = 0) -> list[Tensor]:
+    """The inputs of a batch that have a row for each sample; none where there is a single sample."""
+    batch = evidence.batches[number]
+    leaves = tree_leaves(without_labels(batch.inputs))
+    return [x.detach() for x in leaves if isinstance(x, Tensor) and x.dim() and len(x) == batch.size > 1 and x.numel()]
+
+
+def _batches_differ(evidence: Evidence) -> bool:
+    """Whether the first samples of the batches differ, as where each batch repeats a sample of its own."""
+    first = [[x[:1] for x in _leaves(evidence, number)] for number in range(len(evidence.batches))]
+    alike = [x for x in first if [y.shape for y in x] == [y.shape for y in first[0]]]
+    spreads = [_spread(torch.cat(leaves)) for leaves in zip(*alike, strict=True)]
+    return max(spreads, default=0.0) >= ALIKE
+
+
+def _spread(leaf: Tensor) -> float:
+    """Standard deviation between samples over root mean square; 0 for zeros."""
+    x = leaf.double().reshape(len(leaf), -1)
+    if bool((x == x[:1]).all()):
+        return 0.0
+    return float(x.var(0, correction=0).mean().sqrt() / x.square().mean().sqrt())
 
 
 def _size(numbers: dict[str, float]) -> float:
@@ -54,19 +157,36 @@ RULE = Rule(
     code="input-scale",
     judge=judge,
     place=Place.DATA,
-    brings=SCALE,
+    brings=SCALE | SILENCE,
     fault="the data",
     revise=revise,
     doc=RuleDoc(
         meaning="The data are far larger than what initial weights are drawn for. The first layer's outputs are as "
-        "large, bounded nonlinearities saturate, and the first loss and the curvature are too large.",
-        why="Raw pixels from 0 to 255, prices, timestamps or physical units go into the network as they are.",
+        "large, bounded nonlinearities saturate, and the first loss and the curvature are too large. Or they are far "
+        "smaller, the same for all samples, or zero where they meet the first weights: nothing tells samples apart.",
+        why="Raw pixels from 0 to 255, prices, timestamps or physical units go into the network as they are; inputs "
+        "are scaled twice; a basis (splines, radial functions) does not cover the data.",
         numbers=(
             (
                 "root mean square of the data as the first layer meets them, where no normalisation follows and the "
                 f"layer's output is above {LARGE_OUTPUT:g}",
                 f"{LARGE:g}: warning; error where a finding of wrong scale follows",
                 "LeCun et al. (1998), section 4.3; judgement",
+            ),
+            (
+                "or the largest magnitude that meets a first layer, where no normalisation follows",
+                f"{SMALL:g}: warning; error where a silent signal follows",
+                "judgement",
+            ),
+            (
+                "or the standard deviation of the inputs between samples over their root mean square",
+                f"0: error; {ALIKE:g}: warning",
+                "judgement",
+            ),
+            (
+                "or the share of samples of which nothing but zeros meets a first weight, though the data are not zero",
+                f"{SILENT:g}: warning; error where a silent signal follows",
+                "judgement",
             ),
         ),
         fix="batches = [((x - x.mean(0)) / (x.std(0) + 1e-8), y) for x, y in batches]",

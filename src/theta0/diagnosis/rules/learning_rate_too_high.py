@@ -1,28 +1,64 @@
 """A learning rate above what the curvature, or the size of the first step, allows."""
 
+from dataclasses import replace
+
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.outcome import fall
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded
+from theta0.experiments.probe import ExperimentRun, Probe
 
 ERROR, WARNING = 4.0, 1.25  # over the largest stable rate
 ADAPTIVE_WARNING = 2.5  # adaptive optimizers were seen to train well at 1.8 times the bound
 STEP_ERROR, STEP_WARNING = 2.0, 0.5  # of a weight's own norm
 BATCH_NORM_SLACK = 10.0
+_WAY, _AHEAD = 0.1, 2.0  # a lower rate wins a trial by this share of the way to learning, and so many times as far
 # How far a lasting gradient takes each: heavy ball with β = 0.9 goes 1/(1-β) times as far. The steps of adaptive
 # optimizers do not depend on the gradient's size.
 _LASTING = {"sgd": 1.0, "momentum": 10.0}
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """The rate given, where one is, over the largest stable one; where that says nothing, the length of a step."""
+    """What the curvature says of the rate given, as far as a trial of it does not say otherwise."""
     if evidence.rate is None:
         return None
+    suspected, probe = _suspected(evidence, evidence.rate), evidence.probe
+    run = None if probe is None else probe.at(evidence.rate)
+    return suspected if probe is None or run is None else _tried(suspected, run, probe)
+
+
+def _suspected(evidence: Evidence, rate: float) -> Finding | None:
+    """The rate over the largest stable one; where that says nothing, the length of a step."""
     allowed = evidence.allowed_rate
-    found = None if allowed is None else _unstable(evidence.rate, allowed, _slack(evidence))
-    return found or (_first_step(evidence, evidence.rate) if evidence.finite else None)
+    found = None if allowed is None else _unstable(rate, allowed, _slack(evidence))
+    return found or (_first_step(evidence, rate) if evidence.finite else None)
+
+
+def _tried(suspected: Finding | None, run: ExperimentRun, probe: Probe) -> Finding | None:
+    """An error where the rate does not train and a lower one does, or is on its way; else a note at most."""
+    lower = [other for other in probe.runs if other.rate < run.rate and other.outcome != "diverges"]
+    better = max(lower, key=probe.way, default=None)
+    wins = better is not None and probe.way(better) > max(_WAY, _AHEAD * probe.way(run))
+    if better is None or not wins or run.outcome in ("trains", "undecided"):
+        if suspected is None:
+            return None
+        shown = f"Tried all the same, {fall(run, probe.first)}: the rate is not what is wrong."
+        return replace(suspected, severity="note", message=f"{suspected.message} {shown}", evidence=probe.runs)
+    message = f"The learning rate {run.rate:g} is too high: {fall(run, probe.first)}, and {fall(better, probe.first)}."
+    return Finding(
+        code="learning-rate-too-high",
+        severity="error",
+        layer="",
+        value=run.rate / better.rate,
+        threshold=1.0,
+        message=f"{message} Train at about {better.rate:.2g}.",
+        remedy="theta0 rate TARGET --verify",
+        source="a trial of both rates",
+        evidence=(run, better),
+    )
 
 
 def _slack(evidence: Evidence) -> float:
@@ -102,6 +138,13 @@ RULE = Rule(
         why="The loss is curved more strongly than the rate allows, or the first gradient is as large as the weights, "
         "as with regression targets that were not standardised.",
         numbers=(
+            (
+                "in a trial, the way from the first loss to what shows learning that a run goes at the rate and at a "
+                "lower one",
+                f"the rate stuck or diverging, a lower one {_WAY:.0%} of the way and {_AHEAD:g} times as far: error; "
+                "where the rate trains nothing below is more than a note",
+                "measured",
+            ),
             (
                 "the rate over the largest stable one, λ of the Gauss-Newton matrix on the first batch",
                 f"{ERROR:g}; {WARNING:g} (SGD, momentum), {ADAPTIVE_WARNING:g} (adaptive); {BATCH_NORM_SLACK:g} times "

@@ -1,14 +1,47 @@
 """A learning rate so far below what the curvature allows that training takes for ever."""
 
+from collections.abc import Sequence
+
 from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.outcome import fall
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, only_beside_notes
+from theta0.experiments.probe import ExperimentRun, Probe
 
 LOW = 1e-5  # of the largest stable rate
+HARDLY, MUCH, AHEAD = 0.1, 0.2, 4.0  # of the way from the first loss to what shows learning; times as far
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """The rate given, where one is, over the largest stable one."""
+    """A trial of the rate given and of higher ones; without a probe, the rate over the largest stable one."""
+    probe = evidence.probe
+    run = None if probe is None else probe.at(evidence.rate)
+    return _suspected(evidence) if probe is None or run is None else _tried(run, probe)
+
+
+def _tried(run: ExperimentRun, probe: Probe) -> Finding | None:
+    """The loss hardly falls at the rate, and much more at ten or a hundred times it."""
+    higher = [other for other in probe.runs if other.rate > run.rate and other.outcome != "diverges"]
+    better = max(higher, key=probe.way, default=None)
+    if better is None or run.outcome in ("trains", "diverges") or probe.way(run) > HARDLY:
+        return None
+    if probe.way(better) < max(MUCH, AHEAD * probe.way(run)):
+        return None
+    message = f"The learning rate {run.rate:g} is too low: {fall(run, probe.first)}, and {fall(better, probe.first)}."
+    return Finding(
+        code="learning-rate-too-low",
+        severity="warning",
+        layer="",
+        value=run.rate / better.rate,
+        threshold=1.0,
+        message=f"{message} Train at about {better.rate:.2g}.",
+        remedy="theta0 rate TARGET --verify",
+        source="a trial of both rates",
+        evidence=(run, better),
+    )
+
+
+def _suspected(evidence: Evidence) -> Finding | None:
     rate, allowed = evidence.rate, None if evidence.rate is None else evidence.allowed_rate
     if rate is None or allowed is None or not rate / allowed.bound < LOW:
         return None
@@ -29,18 +62,31 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
+def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
+    """Beside other findings it stands only where a higher rate was seen to train."""
+    # A start that lets nothing through has next to no curvature, and any rate looks too low.
+    proven = any(run.outcome == "trains" for run in finding.evidence)
+    return finding if proven else only_beside_notes(finding, others, evidence)
+
+
 RULE = Rule(
     code="learning-rate-too-low",
     judge=judge,
     place=Place.LEARNING_RATE,
     fault="the learning rate",
-    revise=only_beside_notes,  # a start that lets nothing through has next to no curvature, and any rate looks too low
+    revise=revise,
     doc=RuleDoc(
         meaning="Nothing is wrong with the start, but the steps are so small that the loss will hardly move.",
         why="A rate from another optimizer or another model, or an exponent that is off by a few.",
         numbers=(
             (
-                "the rate over the largest stable one, where nothing else is an error or a warning",
+                "in a trial, the way from the first loss to what shows learning that a run goes at the rate, and at "
+                "ten or a hundred times it",
+                f"less than {HARDLY:.0%}, and {MUCH:.0%} and {AHEAD:g} times as far: warning",
+                "measured",
+            ),
+            (
+                "without a probe, the rate over the largest stable one, where nothing else is an error or a warning",
                 f"{LOW:.0e}: warning".replace("e-0", "e-"),
                 "measured",
             ),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
@@ -74,7 +75,27 @@ def _drawn(name: str) -> str:
 
 
 def _signals(evidence: Evidence) -> Finding | None:
-    """Finite weights and inputs, yet a NaN or an infinity arises: the first layer forward, the last one backward."""
+    """Finite weights and inputs, yet a NaN or an infinity arises: named by the operation that makes it."""
+    found = _reached(evidence)
+    if found is None or evidence.origin is None:
+        return found
+    origin = evidence.origin
+    what = "the derivative" if origin.backward else "the result"
+    why = f": {origin.why}" if origin.why else ""
+    hidden = evidence.table.get(found.layer, {}).get("nonfinite_share")
+    reach = f" Layer {found.layer!r} is the first that it reaches." if hidden and not origin.backward else ""
+    place = origin.operation.path or found.layer
+    return replace(
+        found,
+        layer=place,
+        message=f"The first number that is not finite is {what} of {origin.operation}{why}.{reach}",
+        layers=tuple(dict.fromkeys((place, *found.layers))),
+        source_line=origin.operation.line,
+    )
+
+
+def _reached(evidence: Evidence) -> Finding | None:
+    """The first layer forward, the loss, or the last layer backward."""
     table, loss = evidence.table, evidence.network.get("loss", 0.0)
     forward = [layer for layer, n in table.items() if "preactivation_variance" in n and n.get("nonfinite_share")]
     backward = [layer for layer, n in table.items() if not math.isfinite(n.get("backward_norm", 0.0))][::-1]
@@ -90,15 +111,22 @@ def _signals(evidence: Evidence) -> Finding | None:
             "Every layer's output is finite, but the loss is not. "
             "Look for a logarithm of zero, a division by zero or an exponential of a large number in the loss."
         )
-    elif backward:
-        layers, value = backward, table[backward[0]]["backward_norm"]
+    elif backward or _bad_gradients(evidence):
+        layers = backward or _bad_gradients(evidence)
+        value = table[layers[0]].get("backward_norm", math.nan)
         message = (
-            f"Going backward, the gradient becomes not finite at layer {backward[0]!r}. "
-            "Look for a square root, norm or division at zero between that layer and the loss."
+            f"Going backward, the gradient becomes not finite at {layers[0]!r}. "
+            "Look for a square root, norm or division at zero between there and the loss."
         )
     else:
         return None
     return Finding("non-finite", "error", layers[0], value, 0.0, message, "", "IEEE 754", tuple(layers))
+
+
+def _bad_gradients(evidence: Evidence) -> list[str]:
+    """Parameters whose gradient is not finite though those of the layers' outputs are, last first."""
+    named = [name for name in evidence.trained if not math.isfinite(evidence.table[name].get("gradient_norm", 0.0))]
+    return named[::-1]
 
 
 RULE = Rule(

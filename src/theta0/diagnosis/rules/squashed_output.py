@@ -20,7 +20,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """The least loss within the outputs' interval; of several loss terms the one that is farthest from its minimum."""
     ill = [r for r in evidence.inspection.reaches if r.gap > GAP or _rectified_logits(r) or _probabilities(r)]
     if not ill:
-        return None
+        return _by_free_outputs(evidence)
     worst = max(ill, key=lambda found: found.gap if math.isfinite(found.gap) else 0.0)
     severe = worst.gap > GAP and not (worst.interval.cosine or worst.interval.length) and worst.kind != "nll"
     return Finding(
@@ -32,6 +32,24 @@ def judge(evidence: Evidence) -> Finding | None:
         message=_message(worst),
         remedy=_remedy(worst),
         source="the least loss within the interval, in closed form; threshold: judgement",
+    )
+
+
+def _by_free_outputs(evidence: Evidence) -> Finding | None:
+    """Of any other loss: how low it gets with free outputs, and with outputs in the interval of the last operation."""
+    found = evidence.free_outputs
+    if found is None or found.interval is None or not found.gap > GAP or found.constant is None:
+        return None
+    reached = AttainableLoss("", found.interval, found.confined or 0.0, found.least or 0.0, found.constant)
+    return Finding(
+        code="squashed-output",
+        severity="warning" if found.interval.cosine or found.interval.length else "error",
+        layer="",
+        value=found.gap,
+        threshold=GAP,
+        message=_message(reached),
+        remedy=_remedy(reached),
+        source="the least loss with free outputs and within the interval, by L-BFGS; threshold: judgement",
     )
 
 
@@ -55,11 +73,13 @@ def _message(found: AttainableLoss) -> str:
     if found.gap <= GAP:
         return start + "a logit that is off has no gradient. Leave out that operation before the cross-entropy."
     start += (
-        f"{_LOSS_NAMES[found.kind]} cannot fall below {found.best:.3g}, and the best constant output has "
-        f"{found.scale:.3g}. "
+        f"{_LOSS_NAMES.get(found.kind, 'this loss')} cannot fall below {found.best:.3g}, and the best constant output "
+        f"has {found.scale:.3g}. "
     )
     if interval.cosine or interval.length:
         return start + "Multiply the inner products by a larger scale (1/0.07 is usual)."
+    if not found.kind:
+        return start + f"With free outputs it reaches {found.floor:.3g}. Leave out {interval.by}."
     if found.kind == "difference":
         return start + f"Leave out {interval.by}, or scale the targets into its range."
     return start + f"Leave out {interval.by}: the loss applies its own."

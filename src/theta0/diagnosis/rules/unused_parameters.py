@@ -6,9 +6,10 @@ from theta0.diagnosis.rule import Place, Rule, RuleDoc, listed
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """One finding for all of them; an error where the loss depends on no parameter at all."""
-    unused = [name for name in evidence.trained if "gradient_norm" not in evidence.table.get(name, {})]
-    if not unused or not evidence.has_loss:
+    """One finding for all that no cut explains; an error where the loss depends on no parameter at all."""
+    cut = set() if evidence.paths is None else {name for c in evidence.paths.cuts for name in c.parameters}
+    unused = [name for name in evidence.without_gradient if name not in cut]
+    if not unused:
         return None
     return Finding(
         code="unused-parameters",
@@ -16,14 +17,23 @@ def judge(evidence: Evidence) -> Finding | None:
         layer=unused[0],
         value=float(len(unused)),
         threshold=0.0,
-        message=(
-            f"The loss does not depend on {listed(unused)}, on these batches. "
-            "If that is not meant, look for a layer that forward never calls."
-        ),
+        message=f"The loss does not depend on {listed(unused)}, on these batches. {_why(evidence)}",
         remedy="",
         source="autograd finds no path from the loss",
         layers=tuple(unused),
     )
+
+
+def _why(evidence: Evidence) -> str:
+    if evidence.paths is None or not (evidence.paths.idle or evidence.paths.unused):
+        return "If that is not meant, look for a layer that forward never calls."
+    idle, unused = evidence.paths.idle, evidence.paths.unused
+    parts = []
+    if unused:
+        parts.append(f"The forward pass never uses {listed(unused)}.")
+    if idle:
+        parts.append(f"It uses {listed(idle)}, but nothing of what they make reaches the loss.")
+    return " ".join(parts)
 
 
 RULE = Rule(

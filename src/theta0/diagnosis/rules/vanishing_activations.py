@@ -10,6 +10,7 @@ from theta0.diagnosis.rule import Place, Rule, RuleDoc
 from theta0.diagnosis.rules.activation_shift import BY_WEIGHTS
 from theta0.diagnosis.rules.constant_output import SPREAD
 
+ABRUPT, LEAST_GAIN = 1e-3, 0.1  # of the layer before; weights' root mean square times √fan-in
 SILENT, SHRUNK = 1e-3, 1e-2  # of an output, and of the last hidden layer over the first
 
 
@@ -23,6 +24,14 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     first, start, end = run[0], hidden[0], run[-1]
     steps = max(1, hidden.index(end) - hidden.index(start))
+    before = hidden[hidden.index(first) - 1]
+    between = not silent and _between(evidence, before, first)
+    advice = (
+        f"It is lost at once, and not by weights: look at what is computed between {before.layer!r} and there (a mask, "
+        "a mean or a softmax over the wrong axis, a norm of too much)."
+        if between
+        else "Rescale the weights so that every layer's output has unit variance."
+    )
     factor = (end.spread / start.spread) ** (1 / steps) if start.spread > 0 else 0.0
     return Finding(
         code="vanishing-activations",
@@ -32,13 +41,21 @@ def judge(evidence: Evidence) -> Finding | None:
         threshold=SHRUNK if silent else SPREAD,
         message=(
             f"What differs between samples shrinks by a factor of {factor:.2g} a layer and is down to "
-            f"{end.spread:.1e} of {end.rms:.1e} at the last layer; it is lost from {first.layer!r} on. "
-            "Rescale the weights so that every layer's output has unit variance."
+            f"{end.spread:.1e} of {end.rms:.1e} at the last layer; it is lost from {first.layer!r} on. {advice}"
         ),
-        remedy="theta0 treat TARGET --with unit-variance",
+        remedy="" if between else "theta0 treat TARGET --with unit-variance",
         source=MEASURED,
         layers=tuple(link.layer for link in run),
     )
+
+
+def _between(evidence: Evidence, before: Link, behind: Link) -> bool:
+    """Whether the signal is whole at one layer and gone at the next, whose weights are not small."""
+    weight = dict(evidence.model.named_parameters()).get(f"{behind.layer.partition('#')[0]}.weight")
+    if weight is None or weight.dim() < 2 or not behind.relative_spread < ABRUPT * before.relative_spread:
+        return False
+    size = evidence.table[f"{behind.layer.partition('#')[0]}.weight"].get("value_rms", 0.0)
+    return size * math.sqrt(weight[0].numel()) > LEAST_GAIN
 
 
 def _shifted_by_weights(link: Link) -> bool:

@@ -6,15 +6,25 @@ from theta0.diagnosis.consequences import SILENCE
 from theta0.diagnosis.evidence import PROBE_STEPS, Evidence
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded, listed
+from theta0.measurements.gradient_paths import Cut
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """One finding for all of them, weights that are zero themselves first."""
-    factors = _zero_factors(evidence)
-    stuck = factors + [name for name in evidence.stuck if name not in factors]
+    """One finding for all of them, weights that are zero themselves first; those behind a cut are another finding."""
+    cut = (
+        set() if evidence.paths is None else {n for c in evidence.paths.cuts if c.kind != "zero" for n in c.parameters}
+    )
+    factors = [name for name in _zero_factors(evidence) if name not in cut]
+    stuck = factors + [name for name in evidence.stuck if name not in factors and name not in cut]
     if not stuck:
         return None
     severity, threshold = graded(2 * len(stuck) >= len(evidence.trained), 0.0, 0.0)
+    found = _ends(evidence, stuck)
+    where = (
+        "" if found is None else f" A gradient that is not zero arrives at {found.operation}, and none is passed on."
+    )
+    gate = found is not None and found.operation.name in _GATES
+    advice = _ADVICE["factor" if factors else "gate" if gate else ""]
     return Finding(
         code="zero-gradient",
         severity=severity,
@@ -23,13 +33,28 @@ def judge(evidence: Evidence) -> Finding | None:
         threshold=threshold,
         message=(
             f"The gradient of {listed(stuck)} is exactly zero, and still is after {PROBE_STEPS} probe steps on a copy: "
-            "nothing there can learn. Look for two zero factors in a product, or a unit that is off on every sample, "
-            "and start one of them at random; of a recurrent weight, at a loss that reads only the first step."
+            f"nothing there can learn.{where} {advice}"
         ),
-        remedy=f"torch.nn.init.normal_(model.get_parameter({stuck[0]!r}), std=0.02)",
+        remedy=f"torch.nn.init.normal_(model.get_parameter({stuck[0]!r}), std=0.02)" if factors else "",
         source="a gradient that is zero by design at step 0 is not zero after a step",
         layers=tuple(stuck),
+        source_line="" if found is None else found.operation.line,
     )
+
+
+_GATES = frozenset(("relu", "relu6", "clamp", "clamp_min", "clip", "hardtanh", "threshold", "hardsigmoid", "where"))
+_ADVICE = {
+    "factor": "Both factors of a product are zero: start one of them at random.",
+    "gate": "It is off on every sample: look at the scale and the mean of what goes into it.",
+    "": "Look for a factor that is zero on every sample, a unit that is off, an index that picks one entry only, or, "
+    "of a recurrent weight, a loss that reads only the first step.",
+}
+
+
+def _ends(evidence: Evidence, stuck: Sequence[str]) -> Cut | None:
+    """Where the gradient of the first of them, or of most, becomes zero."""
+    cuts = [] if evidence.paths is None else [c for c in evidence.paths.cuts if c.kind == "zero" and c.term is None]
+    return next((cut for cut in cuts if stuck[0] in cut.parameters), cuts[0] if cuts else None)
 
 
 def place(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> tuple[Place, str]:

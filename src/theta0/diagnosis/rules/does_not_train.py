@@ -1,0 +1,99 @@
+"""Short runs that do not come below what outputs reach that ignore the input, at any rate, nor learn a few samples."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.outcome import rates, told
+from theta0.diagnosis.results import MEASURED, Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc
+from theta0.experiments.probe import CLOSING, LEARNT, ONE_BATCH, Probe
+from theta0.experiments.zero_inputs import changed_without_data
+
+_NAMES = {
+    "stuck": "stuck",
+    "slow": "slower than it would take to reach a constant",
+    "diverges": "diverging",
+}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """The loss of the best short run."""
+    probe = evidence.probe
+    if probe is None or not probe.fails:
+        return None
+    best = probe.at(probe.best)
+    outcome = _NAMES.get(best.outcome if best is not None else "diverges", "stuck")
+    return Finding(
+        code="does-not-train",
+        severity="error",
+        layer="",
+        value=float("inf") if best is None else best.final,
+        threshold=probe.level,
+        message=f"Training is {outcome}: {told(probe)}.",
+        remedy="theta0 explain TARGET",
+        source=MEASURED,
+        evidence=probe.runs,
+    )
+
+
+def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
+    """Without another finding: that the cause is not known, and what was excluded."""
+    probe = evidence.probe
+    if probe is None or any(other.severity != "note" for other in others):
+        return finding
+    return replace(finding, message=f"{finding.message} The cause is not known. Excluded: {excluded(probe, evidence)}.")
+
+
+def excluded(probe: Probe, evidence: Evidence) -> str:
+    """What the experiments rule out, joined by semicolons."""
+    found = [f"the learning rate ({rates(probe)} were tried)"]
+    if probe.fits_one_batch is False:
+        found.append(f"data that are too many or too noisy ({ONE_BATCH} samples alone are not learnt either)")
+    change = changed_without_data(evidence.model, evidence.batches[0])
+    evidence.spend(2 / 3)
+    if change is not None and change > 0:
+        found.append(f"inputs that do not reach the output (without them it changes by {change:.2g} of its size)")
+    return "; ".join(found)
+
+
+RULE = Rule(
+    code="does-not-train",
+    judge=judge,
+    place=Place.OUTCOME,
+    revise=revise,
+    outcome=True,
+    doc=RuleDoc(
+        meaning="Short training runs were made from this start, and at none of up to five learning rates does the loss "
+        "come below what outputs reach that ignore the input, or is on its way there; nor are a few samples learnt by "
+        "heart.",
+        why="What the other findings name; where there are none, something that no rule knows.",
+        numbers=(
+            (
+                "the mean loss of the last steps, against that of the best outputs that are the same for every sample "
+                f"(less {LEARNT:.0%} of what there is to learn below it)",
+                f"not below it at any rate, less than {CLOSING:.0%} of the way there in the second half of a run, "
+                f"and {ONE_BATCH} samples alone not learnt to half: error",
+                "measured",
+            ),
+        ),
+        fix="nn.init.xavier_uniform_(model[2].weight)",
+        command="`theta0 explain TARGET` finds the change that makes it train; `--no-probe` leaves the runs out.",
+        ill="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
+            with torch.no_grad():
+                model[2].weight.zero_()
+                model[2].bias.zero_()
+                model[4].weight.zero_()
+        """,
+        healthy="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
+            targets = inputs[:, :3].argmax(1)
+            batches = [(inputs, targets)]
+        """,
+        ignore="Where training starts from a network that has learnt already what these batches hold.",
+        measured="A run that is on its way, or a start from which a few samples are learnt, is called undecided, which "
+        "is a line among what was not measured: a hundred gradients are too few to tell a slow network from an ill "
+        "one. Where no other cause is an error, the first warning becomes one, since the runs confirm it.",
+    ),
+)

@@ -1,0 +1,161 @@
+"""An operation at which the path from the loss to trained parameters ends."""
+
+from collections.abc import Sequence
+
+from theta0.diagnosis.consequences import SILENCE
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import Finding, Severity
+from theta0.diagnosis.rule import Place, Rule, RuleDoc, listed
+from theta0.measurements.gradient_paths import Cut, GradientPaths
+
+HALF = 0.5  # of the trained tensors, of the weights, or of the loss
+
+
+def judge(evidence: Evidence) -> list[Finding]:
+    """One finding for each kind of cut, and one for each summand of the loss that is cut off."""
+    paths = evidence.paths
+    if paths is None:
+        return []
+    cuts = [cut for cut in paths.cuts if cut.kind != "zero" or cut.term is not None]
+    kinds = dict.fromkeys(cut.kind for cut in cuts if cut.term is None)
+    whole = [_finding(evidence, paths, [c for c in cuts if c.kind == kind and c.term is None]) for kind in kinds]
+    return whole + [_of_term(evidence, paths, cut) for cut in cuts if cut.term is not None]
+
+
+def _finding(evidence: Evidence, paths: GradientPaths, cuts: Sequence[Cut]) -> Finding:
+    """Parameters that get no gradient by any path; the earliest of several cuts of a kind is named."""
+    lost = [name for name in evidence.trained if any(name in cut.parameters for cut in cuts)]
+    first = min((cut for cut in cuts), key=lambda cut: cut.operation.number)
+    named = dict(evidence.model.named_parameters())
+    total = sum(named[name].numel() for name in evidence.trained)
+    share = max(len(lost) / len(evidence.trained), sum(named[name].numel() for name in lost) / max(1, total))
+    layer = first.operation.path or first.parameters[-1].rpartition(".")[0]
+    return Finding(
+        code="gradient-cut",
+        severity="error" if share >= HALF else "warning",
+        layer=layer,
+        value=share,
+        threshold=HALF,
+        message=(
+            f"The gradient ends at {first.operation}: {_WHY[first.kind]}. {listed(lost)} "
+            f"{'gets' if len(lost) == 1 else 'get'} none by any path and never "
+            f"{'changes' if len(lost) == 1 else 'change'}. {_advice(first, paths)}"
+        ),
+        remedy="",
+        source="the autograd graph of one step",
+        layers=(layer, *lost),
+        source_line=first.operation.line,
+    )
+
+
+def _of_term(evidence: Evidence, paths: GradientPaths, cut: Cut) -> Finding:
+    """A summand of the loss that no training can lower."""
+    term, loss = paths.terms[cut.term or 0], abs(evidence.network["loss"])
+    share = abs(term.value) / loss if loss else 0.0
+    severity: Severity = "error" if share >= HALF else "warning"
+    return Finding(
+        code="gradient-cut",
+        severity=severity,
+        layer=cut.operation.path,
+        value=share,
+        threshold=HALF,
+        message=(
+            f"The summand `{term.operation.name}` of the loss ({term.value:.3g}) has no gradient: its path ends at "
+            f"{cut.operation}, since {_WHY[cut.kind]}. Training cannot lower it. {_advice(cut, paths)}"
+        ),
+        remedy="",
+        source="the autograd graph of one step",
+        layers=(cut.operation.path,),
+        source_line=cut.operation.line or term.operation.line,
+    )
+
+
+_WHY = {
+    "detach": "it takes the values out of the graph",
+    "no_grad": "it runs where gradients are off (no_grad or inference mode)",
+    "left torch": "the values leave torch as plain numbers there",
+    "not differentiable": "its result is whole numbers or truth values, which have no derivative",
+    "zero derivative": "its derivative is zero everywhere",
+    "derivative": "the derivative that is taken there does not depend on the parameters: the next derivative is zero "
+    "everywhere",
+    "create_graph": "the derivative is taken without create_graph=True and is a constant for autograd",
+    "rebuilt": "its result is a new tensor without a graph",
+    "zero": "a gradient arrives there and exactly zero is passed on",
+}
+
+
+def _advice(cut: Cut, paths: GradientPaths) -> str:
+    if cut.kind in ("derivative", "zero") and paths.piecewise_linear:
+        return (
+            f"The second derivative of {listed(paths.piecewise_linear)} is zero: use a smooth nonlinearity, as tanh, "
+            "SiLU or softplus."
+        )
+    return _ADVICE.get(cut.kind, "")
+
+
+_FREEZE = "If that is meant, freeze these parameters by requires_grad_(False)."
+_ADVICE = {
+    "detach": f"Leave it out. {_FREEZE}",
+    "no_grad": f"Run it with gradients on. {_FREEZE}",
+    "left torch": "Compute with tensors up to the loss.",
+    "not differentiable": "Train on a smooth stand-in (softmax for argmax, sigmoid for a threshold), or pass the "
+    "gradient straight through: soft + (hard - soft).detach().",
+    "zero derivative": "Pass the gradient straight through: x + (round(x) - x).detach().",
+    "derivative": "Use smooth nonlinearities, and check what is differentiated with respect to what.",
+    "create_graph": "Say create_graph=True.",
+    "rebuilt": "Use the tensor itself; torch.stack joins several.",
+    "zero": "Look for a factor that is zero, or a function that is flat there.",
+}
+
+RULE = Rule(
+    code="gradient-cut",
+    judge=judge,
+    place=Place.LOSS,
+    brings=(SILENCE - {"dead-units"}) | {"unused-parameters", "learning-rate-too-low", "learning-rate-too-high"},
+    fault="the forward pass",
+    doc=RuleDoc(
+        meaning="The loss depends on these parameters by its value, but not by its gradient: they are never trained. "
+        "Or a summand of the loss has no gradient: training cannot lower it.",
+        why="`detach`, `.data`, `no_grad`, `.item()`, numpy or a tensor built anew between the parameters and the "
+        "loss; `argmax`, a comparison or rounding, whose derivative is zero; or a derivative of a piecewise linear "
+        "network, whose second derivative is zero, as in a physics-informed loss with ReLU.",
+        numbers=(
+            (
+                "trained parameters that get no gradient by any path though the loss depends on them, as a share of "
+                "tensors or of weights; of a summand without gradient, its share of the loss",
+                f"any: warning; {HALF:g}: error",
+                "exact, from the graph; the severity is judgement",
+            ),
+        ),
+        fix="""
+            def forward(self, x):
+                return self.head(torch.tanh(self.body(x)))
+
+            Net.forward = forward
+        """,
+        command="No command changes your forward pass: remove the operation that the finding names.",
+        ill="""
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+
+                def forward(self, x):
+                    return self.head(torch.tanh(self.body(x)).detach())
+
+            model = Net()
+        """,
+        healthy="""
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+
+                def forward(self, x):
+                    return self.head(torch.tanh(self.body(x)))
+
+            model = Net()
+        """,
+        ignore="Where a part is not to be trained: then freeze it, so that the optimizer does not hold it either.",
+    ),
+)

@@ -1,0 +1,121 @@
+"""Values of outputs or targets that the loss does not take, or a loss that has no minimum there."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc
+from theta0.measurements.loss_contracts import Breach, Compare
+
+FEW_CLASSES = 100
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """The worst breach of what a loss takes; else a squared error on classes."""
+    breaches = sorted(evidence.inspection.breaches, key=lambda breach: not breach.severe)
+    if breaches:
+        return _breach(breaches[0])
+    return next((found for c in evidence.inspection.comparisons if (found := _classes(evidence, c))), None)
+
+
+def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
+    """Probabilities given to `nll_loss` are confined by an operation, and what names that says more."""
+    squashed = any(other.code == "squashed-output" for other in others)
+    if squashed and "is given probabilities" in finding.message:
+        return None
+    lines = [other.source_line for other in others if other.code == "gradient-cut"]
+    return replace(finding, source_line=finding.source_line or next(iter(lines), ""))
+
+
+def _breach(breach: Breach) -> Finding:
+    return Finding(
+        code="loss-mismatch",
+        severity="error" if breach.severe else "warning",
+        layer="",
+        value=breach.value,
+        threshold=breach.limit,
+        message=f"{breach.what[0].upper()}{breach.what[1:]}. {breach.fix}",
+        remedy="",
+        source="what the loss is defined for",
+        source_line=breach.operation.line,
+    )
+
+
+def _classes(evidence: Evidence, found: Compare) -> Finding | None:
+    """A squared or absolute error whose targets are classes."""
+    targets, inputs = evidence.batches[0].targets, evidence.batches[0].inputs
+    reconstructs = isinstance(inputs, Tensor) and isinstance(targets, Tensor) and _same(inputs, targets)
+    numbers = isinstance(targets, Tensor) and not targets.is_floating_point() and 2 < found.classes <= FEW_CLASSES
+    if found.one_hot and not reconstructs and found.columns > 1:
+        what = f"one-hot targets of {found.columns} classes"
+        advice = (
+            "Use cross-entropy on unbounded outputs: its gradient does not die where the answer is confident and wrong."
+        )
+    elif numbers and found.columns == 1 and found.samples > found.classes and not reconstructs:
+        what = f"the numbers of {found.classes} classes"
+        advice = "Use cross-entropy on one output per class: class 3 is not three times class 1."
+    else:
+        return None
+    return Finding(
+        code="loss-mismatch",
+        severity="warning",
+        layer="",
+        value=float(found.columns if found.one_hot else found.classes),
+        threshold=0.0,
+        message=f"The loss takes the difference between the outputs and {what}. {advice}",
+        remedy="",
+        source="judgement",
+        source_line=found.operation.line,
+    )
+
+
+def _same(inputs: Tensor, targets: Tensor) -> bool:
+    return inputs.numel() == targets.numel() and torch.equal(inputs.flatten().double(), targets.flatten().double())
+
+
+RULE = Rule(
+    code="loss-mismatch",
+    judge=judge,
+    place=Place.LOSS,
+    revise=revise,
+    brings=frozenset({"initial-loss", "learning-rate-too-high", "squashed-output", "exploding-gradients"}),
+    fault="the output and the loss",
+    doc=RuleDoc(
+        meaning="The loss is defined for other values than it is given. It then has no minimum, falls without end, or "
+        "has its minimum where nothing useful is learned.",
+        why="Masks of 0 and 255 or labels of -1 and 1 in binary cross-entropy, raw scores in `nll_loss` or `kl_div`, "
+        "labels of 0 and 1 in a hinge loss, standardised counts in a Poisson loss, a loss with the wrong sign, or a "
+        "squared error on classes.",
+        numbers=(
+            (
+                "targets outside [0, 1] (binary cross-entropies), negative or of sum other than 1 (cross-entropy, "
+                "kl_div), other than -1 and 1 (hinge and margin losses), below 0 (Poisson); log-probabilities whose "
+                "exponentials do not sum to 1 (nll_loss, kl_div, ctc_loss); variances at their floor; targets longer "
+                "than the outputs (ctc_loss); a loss that is negated, or below 0 and unbounded",
+                "any: error; warning where the loss keeps a minimum",
+                "definition of each loss",
+            ),
+            (
+                f"a squared or absolute error on one-hot targets, or on the numbers of 3 to {FEW_CLASSES} classes",
+                "any: warning",
+                "judgement",
+            ),
+        ),
+        fix="batches = [(x, y / 255) for x, y in batches]",
+        command="No command changes your loss or your data.",
+        ill="""
+            model, loss = nn.Linear(8, 1), "bce"
+            batches = [(inputs, 255 * (inputs.sum(1, keepdim=True) > 0).float())]
+        """,
+        healthy="""
+            model, loss = nn.Linear(8, 1), "bce"
+            batches = [(inputs, (inputs.sum(1, keepdim=True) > 0).float())]
+        """,
+        ignore="A squared error on whole numbers that are counts or ratings; a squared error on classes (the Brier "
+        "score) that trains well enough.",
+    ),
+)

@@ -1,0 +1,101 @@
+"""A summand of the loss whose gradient dwarfs the others', or is exactly zero."""
+
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc
+
+RATIO = 1e4  # penalties are often 1e3 smaller by design
+
+
+def judge(evidence: Evidence) -> list[Finding]:
+    """The largest gradient over the smallest that is not zero, and those that are zero."""
+    paths = evidence.paths
+    if paths is None or len(paths.terms) < 2:
+        return []
+    cut = {c.term for c in paths.cuts}
+    known = [
+        (n, t) for i, (n, t) in enumerate(zip(paths.norms, paths.terms, strict=True)) if n is not None and i not in cut
+    ]
+    alive = [(norm, term) for norm, term in known if norm > 0]
+    found = [
+        Finding(
+            code="loss-terms",
+            severity="note",
+            layer="",
+            value=0.0,
+            threshold=0.0,
+            message=(
+                f"The summand `{term.operation.name}` of the loss ({term.value:.3g}) has a gradient of exactly zero: "
+                "it trains nothing at this start. Look at the factor before it, or at what it is taken of."
+            ),
+            remedy="",
+            source="the gradient of each summand",
+            source_line=term.operation.line,
+        )
+        for norm, term in known
+        if norm == 0
+    ]
+    if len(alive) > 1:
+        (largest, first), (smallest, last) = max(alive, key=lambda a: a[0]), min(alive, key=lambda a: a[0])
+        if largest > RATIO * smallest:
+            found.insert(0, _dwarfed(largest / smallest, first, last))
+    return found
+
+
+def _dwarfed(ratio: float, first: object, last: object) -> Finding:
+    large, small = first.operation, last.operation  # type: ignore[attr-defined]
+    return Finding(
+        code="loss-terms",
+        severity="note",
+        layer="",
+        value=ratio,
+        threshold=RATIO,
+        message=(
+            f"The gradient of the summand `{large.name}` ({large.line or 'no line known'}) is {ratio:.2g} times that "
+            f"of `{small.name}` ({small.line or 'no line known'}): training follows the first alone. Weight the "
+            "summands so that their gradients are within a few powers of ten; take both as means over entries, or "
+            "both as sums."
+        ),
+        remedy="",
+        source="the gradient of each summand; threshold: judgement",
+        source_line=large.line,
+    )
+
+
+RULE = Rule(
+    code="loss-terms",
+    judge=judge,
+    place=Place.LOSS,
+    fault="the output and the loss",
+    doc=RuleDoc(
+        meaning="One summand of the loss decides alone where training goes; or a summand has no say at all.",
+        why="One is a sum over entries where the other is a mean, their units differ, or a weight is wrong by powers "
+        "of ten. A gradient of exactly zero comes from a weight of zero, or from a penalty that is not violated yet.",
+        numbers=(
+            (
+                "norm of the gradient of the largest summand over that of the smallest; or a summand whose gradient is "
+                "exactly zero",
+                f"{RATIO:g}; 0: note",
+                "penalties a thousand times smaller are common by design; judgement",
+            ),
+        ),
+        fix="""
+            def loss(outputs, targets):
+                return nn.functional.cross_entropy(outputs, targets) + 1e-3 * outputs.square().mean()
+        """,
+        command="No command changes your loss: weight its summands.",
+        ill="""
+            model = nn.Linear(8, 3)
+
+            def loss(outputs, targets):
+                return nn.functional.cross_entropy(outputs, targets) + 1e4 * outputs.square().sum()
+        """,
+        healthy="""
+            model = nn.Linear(8, 3)
+
+            def loss(outputs, targets):
+                return nn.functional.cross_entropy(outputs, targets) + 1e-3 * outputs.square().mean()
+        """,
+        ignore="Where the small summand only breaks ties, or grows by a schedule.",
+    ),
+)

@@ -1,0 +1,119 @@
+"""Steps or squares that the number format of the weights, or of the optimizer's state, cannot hold."""
+
+import torch
+from torch import nn
+
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded, listed
+
+ERROR, WARNING = 0.9, 0.5  # of the weights in half precision
+FEW = 0.1  # of the root mean square: one normal entry in twelve is smaller, and one infinite weight is enough
+_HALF = (torch.float16, torch.bfloat16)
+_ADAPTIVE = {"adam": (0.1, 1e-3), "adamw": (0.1, 1e-3), "rmsprop": (1.0, 1e-2)}  # 1 - β₁ and 1 - β₂
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Half-precision weights: squares that underflow first, then steps below half a spacing."""
+    half = {n: p for n, p in evidence.model.named_parameters() if p.requires_grad and p.dtype in _HALF}
+    if not half or not evidence.has_loss or not evidence.finite:
+        return None
+    return _squares(evidence, half) or _steps(evidence, half)
+
+
+def _squares(evidence: Evidence, half: dict[str, nn.Parameter]) -> Finding | None:
+    """(1 - β₂) g² rounds to zero, and so does ε: the step is a quotient by zero."""
+    if evidence.optimizer not in _ADAPTIVE:
+        return None
+    first, second = _ADAPTIVE[evidence.optimizer]
+    lost = []
+    for name, p in half.items():
+        least = torch.finfo(p.dtype).smallest_normal * torch.finfo(p.dtype).eps / 2
+        gradient = evidence.table[name].get("gradient_norm", 0.0) / p.numel() ** 0.5
+        if least > 1e-8 and first * gradient > least and second * (FEW * gradient) ** 2 < least:
+            lost.append(name)
+    share = _share(lost, half)
+    if share < WARNING:
+        return None
+    kind = str(half[lost[0]].dtype).removeprefix("torch.")
+    return _finding(
+        share,
+        lost,
+        f"The optimizer's state is {kind}, as the weights are: the squares of the gradients of {listed(lost)} and "
+        f"epsilon, 1e-8, round to zero in it, and the first step divides by zero.",
+    )
+
+
+def _steps(evidence: Evidence, half: dict[str, nn.Parameter]) -> Finding | None:
+    """A step below half the spacing of the numbers around a weight changes nothing."""
+    if evidence.rate is None:
+        return None
+    lost = []
+    for name, p in half.items():
+        numbers = evidence.table[name]
+        gradient = numbers.get("gradient_norm", 0.0) / p.numel() ** 0.5
+        reach = 1.0 if evidence.optimizer in _ADAPTIVE else gradient * (10 if evidence.optimizer == "momentum" else 1)
+        if gradient > 0 and evidence.rate * reach < torch.finfo(p.dtype).eps / 2 * numbers.get("value_rms", 0.0):
+            lost.append(name)
+    share = _share(lost, half)
+    if share < WARNING:
+        return None
+    kind = str(half[lost[0]].dtype).removeprefix("torch.")
+    return _finding(
+        share,
+        lost,
+        f"A step of the rate {evidence.rate:g} is smaller than half the spacing of {kind} numbers around the weights "
+        f"of {listed(lost)}: it rounds to no change.",
+    )
+
+
+def _share(lost: list[str], half: dict[str, nn.Parameter]) -> float:
+    return sum(half[name].numel() for name in lost) / sum(p.numel() for p in half.values())
+
+
+def _finding(share: float, lost: list[str], what: str) -> Finding:
+    severity, threshold = graded(share >= ERROR, ERROR, WARNING)
+    return Finding(
+        code="precision",
+        severity=severity,
+        layer=lost[0],
+        value=share,
+        threshold=threshold,
+        message=f"{what} Keep weights and optimizer state in float32 and compute in half precision by torch.autocast.",
+        remedy="model.float()",
+        source="IEEE 754; Micikevicius et al. (2018), Mixed Precision Training, section 3.1",
+        layers=tuple(lost),
+    )
+
+
+RULE = Rule(
+    code="precision",
+    judge=judge,
+    place=Place.ARITHMETIC,
+    brings=frozenset({"learning-rate-too-low"}),
+    fault="what is trained",
+    doc=RuleDoc(
+        meaning="The weights do not move although the gradients are right, or the first step makes them infinite.",
+        why="A bfloat16 number has 8 bits: a change below 0.4 % of a weight rounds to nothing. In float16 the squares "
+        "that Adam keeps, and its epsilon, are below the smallest number.",
+        numbers=(
+            (
+                "share of half-precision weights whose step (rate × gradient; the rate itself with Adam) is below half "
+                "the spacing of numbers around them, or whose squared gradients round to zero in the optimizer's state",
+                f"{ERROR:g}: error; {WARNING:g}: warning",
+                "IEEE 754; the share is judgement",
+            ),
+        ),
+        fix="model.float()",
+        command="No command changes the number format: train in float32 with `torch.autocast`.",
+        ill="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)).to(torch.bfloat16)
+            optimizer, learning_rate = "adam", 1e-5
+        """,
+        healthy="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+            optimizer, learning_rate = "adam", 1e-5
+        """,
+        ignore="Where the optimizer keeps float32 copies of the weights, or rounds stochastically.",
+    ),
+)

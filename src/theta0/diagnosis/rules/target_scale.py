@@ -1,0 +1,81 @@
+"""Regression targets far outside the scale of the outputs."""
+
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded
+
+ERROR, WARNING = 1000.0, 100.0  # over the outputs' scale, or over 1 where that is larger
+TINY = 1e-3
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """The targets' root mean square over the outputs'."""
+    compared = [c for c in evidence.inspection.comparisons if c.target_rms > 0]
+    if not compared:
+        return None
+    found = max(compared, key=lambda c: c.target_rms / max(c.output_rms, 1.0))
+    ratio = found.target_rms / max(found.output_rms, 1.0)
+    if ratio > WARNING:
+        severity, threshold = graded(ratio > ERROR, ERROR, WARNING)
+        size = f"{ratio:,.0f} times the outputs' scale"
+        why = "the outputs have to crawl there, and the loss's gradient is as large"
+    elif max(c.target_rms for c in compared) < TINY and found.output_rms > WARNING * found.target_rms:
+        severity, threshold, ratio = "warning", WARNING, found.output_rms / found.target_rms
+        size = f"{ratio:,.0f} times smaller than the outputs"
+        why = "the loss hardly tells a good output from zero, and one step overshoots"
+    else:
+        return None
+    return Finding(
+        code="target-scale",
+        severity=severity,
+        layer="",
+        value=ratio,
+        threshold=threshold,
+        message=(
+            f"The targets (mean {found.target_mean:.4g}, standard deviation {found.target_std:.4g}) are {size}: {why}. "
+            "Standardise the targets to mean 0 and standard deviation 1, and undo it on the outputs."
+        ),
+        remedy="targets = (targets - targets.mean()) / targets.std()",
+        source="a network starts with outputs of order 1; threshold: judgement",
+        source_line=found.operation.line,
+    )
+
+
+RULE = Rule(
+    code="target-scale",
+    judge=judge,
+    place=Place.DATA,
+    brings=frozenset(
+        {"initial-loss", "learning-rate-too-high", "learning-rate-too-low", "exploding-gradients", "gradient-conflict"}
+    ),
+    fault="the data",
+    doc=RuleDoc(
+        meaning="The targets of a regression lie hundreds of times as far from zero as the outputs. With an adaptive "
+        "optimizer each step moves the outputs by about the rate times the width, so that they crawl; with gradient "
+        "descent the first gradients are as large as the targets.",
+        why="Prices, returns, temperatures in kelvin or years as they are.",
+        numbers=(
+            (
+                "root mean square of the targets over that of the outputs, or over 1 where that is larger",
+                f"{ERROR:,.0f}: error; {WARNING:g}: warning",
+                "judgement",
+            ),
+            (
+                f"or, of targets below {TINY:g}, the outputs' over theirs",
+                f"{WARNING:g}: warning",
+                "judgement",
+            ),
+        ),
+        fix="batches = [(x, (y - y.mean()) / y.std()) for x, y in batches]",
+        command="No command changes your data: standardise the targets in the target's `batches()`.",
+        ill="""
+            model, loss = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)), "mse"
+            batches = [(inputs, 5000 + 300 * inputs.sum(1, keepdim=True))]
+        """,
+        healthy="""
+            model, loss = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)), "mse"
+            batches = [(inputs, inputs.sum(1, keepdim=True))]
+        """,
+        ignore="Where the last bias starts at the targets' mean and the last layer is scaled to their spread.",
+    ),
+)

@@ -1,0 +1,108 @@
+"""Trained tensors that the forward pass uses and the model does not hold, and models that hold none."""
+
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import Finding
+from theta0.diagnosis.rule import Place, Rule, RuleDoc, listed
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Tensors that need a gradient and are not in `parameters()`; or no parameter at all."""
+    foreign = evidence.inspection.foreign
+    if not foreign:
+        return _none(evidence)
+    named = [found.name for found in foreign if found.name]
+    first = foreign[0]
+    known = sum(p.numel() for p in evidence.model.parameters())
+    missing = sum(found.entries for found in foreign)
+    made = "made anew in every forward pass" if not named else "kept where `parameters()` does not look"
+    what = listed(named) if named else f"{len(foreign)} tensors"
+    advice = (
+        "Hold layers in nn.ModuleList or nn.ModuleDict, tensors in nn.Parameter or nn.ParameterList."
+        if named
+        else "Make layers once, in __init__."
+    )
+    return Finding(
+        code="unregistered-parameters",
+        severity="error",
+        layer=named[0] if named else first.operation.path,
+        value=missing / (missing + known),
+        threshold=0.0,
+        message=(
+            f"The forward pass uses {what}, {made}: the optimizer never sees {'it' if len(foreign) == 1 else 'them'}, "
+            f"and {missing:,} of {missing + known:,} weights stay as they are. {advice}"
+        ),
+        remedy="",
+        source="tensors that need a gradient, held against model.parameters()",
+        layers=tuple(named) if named else (first.operation.path,),
+        source_line=first.operation.line,
+    )
+
+
+def _none(evidence: Evidence) -> Finding | None:
+    if any(True for _ in evidence.model.parameters()) or not evidence.has_loss:
+        return None
+    return Finding(
+        code="unregistered-parameters",
+        severity="error",
+        layer="",
+        value=0.0,
+        threshold=0.0,
+        message=(
+            "The model has no parameters: there is nothing to train. Assign layers to attributes in __init__, in "
+            "nn.ModuleList where there are several, after super().__init__()."
+        ),
+        remedy="",
+        source="model.parameters() is empty",
+    )
+
+
+RULE = Rule(
+    code="unregistered-parameters",
+    judge=judge,
+    place=Place.LOSS,
+    fault="what is trained",
+    doc=RuleDoc(
+        meaning="The network computes with weights that the optimizer does not hold: they stay at random for ever, are "
+        "not saved in the state dict and do not follow `model.to(device)`.",
+        why="Layers in a plain list or dictionary, parameters in a tuple, or layers that `forward` makes anew in each "
+        "call. Only modules and parameters that are attributes, or lie in `nn.ModuleList` and its like, are found by "
+        "`model.parameters()`.",
+        numbers=(
+            (
+                "tensors that need a gradient, are used where a gradient reaches them and are not in "
+                "`model.parameters()`; or a model without any parameter",
+                "0: error",
+                "exact, from one step",
+            ),
+        ),
+        fix="model.layers = nn.ModuleList(model.layers)",
+        command="No command changes your model: register the layers in `__init__`.",
+        ill="""
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layers, self.head = [nn.Linear(8, 8) for _ in range(2)], nn.Linear(8, 3)
+
+                def forward(self, x):
+                    for layer in self.layers:
+                        x = torch.tanh(layer(x))
+                    return self.head(x)
+
+            model = Net()
+        """,
+        healthy="""
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layers, self.head = nn.ModuleList(nn.Linear(8, 8) for _ in range(2)), nn.Linear(8, 3)
+
+                def forward(self, x):
+                    for layer in self.layers:
+                        x = torch.tanh(layer(x))
+                    return self.head(x)
+
+            model = Net()
+        """,
+        ignore="Where the weights are meant to stay as they are: then switch their gradients off.",
+    ),
+)

@@ -1,0 +1,325 @@
+"""A probe: does training lead below what outputs that ignore the input reach?"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import nn
+
+from theta0._batches import Batch, sliced
+from theta0._errors import UserCodeError
+from theta0._losses import Loss
+from theta0._state import preserve_state
+from theta0._training import count_gradients
+from theta0.experiments.free_outputs import FreeOutputs
+from theta0.experiments.learning_rate import _by_first_step
+from theta0.experiments.optimizers import OptimizerKind
+from theta0.experiments.runs import Experiment, PausedRun, continued, losses_at, prepared, started
+
+Outcome = Literal["trains", "stuck", "slow", "diverges", "undecided"]
+LEARNT = 0.05  # of what there is to learn: so far below the best constant outputs a run counts as training
+FALLEN = 0.2  # of the first loss, where no constant is known
+CLOSING = 0.15  # of the way to that level, in the second half of a run: below, it is not on its way
+STILL = 0.02  # of the first loss: less in a whole run, at every rate, is no movement
+RISEN = 0.5  # of the first loss
+RUNGS = (10, 20, 40, 80)
+FACTORS = (1.0, 10.0, 0.1, 100.0, 0.01)  # five rates, the likeliest first
+_FARTHEST = 1e4  # times lower: no rate is tried below
+ONE_BATCH = 16  # samples that any network that trains can learn by heart
+_ONE_BATCH_STEPS = 30
+_HALVED = 0.5  # of what there is to learn of them
+
+
+@dataclass(frozen=True)
+class ExperimentRun:
+    """A short training run that is evidence.
+
+    Attributes:
+        change: what was different, in words; empty for training as the user does it.
+        optimizer: its name.
+        rate: the learning rate.
+        losses: before every step.
+        final: the mean loss of the last steps, over every batch once where there were enough; infinite where it
+            diverged.
+        outcome: "trains" (below the level that shows learning), "stuck", "slow" (it moves, but would not come below a
+            constant in several times as many steps), "diverges" or "undecided".
+    """
+
+    change: str
+    optimizer: str
+    rate: float
+    losses: tuple[float, ...]
+    final: float
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What short runs on the given batches show.
+
+    Attributes:
+        outcome: of the run at the given rate; of the best where none was given.
+        given: the user's learning rate, if any.
+        runs: one a rate, the given or likeliest one first.
+        best: the rate of the best run; None where all diverge.
+        first: the mean loss of the start.
+        constant: what outputs that ignore the input reach; None where it is not known.
+        level: the loss below which a run counts as training.
+        floor: the least loss that the outputs allow.
+        fits_one_batch: whether a few samples can be learnt by heart; None where it was not tried.
+        cost: in gradients.
+        reason: why it is undecided, where it is.
+    """
+
+    outcome: Outcome
+    given: float | None
+    runs: tuple[ExperimentRun, ...]
+    best: float | None
+    first: float
+    constant: float | None
+    level: float
+    floor: float
+    cost: float
+    fits_one_batch: bool | None = None
+    reason: str = ""
+
+    @property
+    def trains_at_another_rate(self) -> bool:
+        """Whether a run at a rate that was not given trains."""
+        return any(run.outcome == "trains" and run.rate != self.given for run in self.runs)
+
+    @property
+    def fails(self) -> bool:
+        """Whether no rate trains, none is on its way, and a few samples alone are not learnt either."""
+        hopeless = all(run.outcome in ("stuck", "slow", "diverges") for run in self.runs)
+        return bool(self.runs) and hopeless and self.fits_one_batch is False
+
+    def way(self, run: ExperimentRun) -> float:
+        """Which share of the way from the first loss to the level that shows learning a run has gone."""
+        return (self.first - run.final) / (self.first - self.level) if self.first > self.level else 0.0
+
+    def at(self, rate: float | None) -> ExperimentRun | None:
+        """The run at a rate."""
+        return next((run for run in self.runs if rate is not None and math.isclose(run.rate, rate)), None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Runs:
+    """Runs so far, and what they are held against."""
+
+    experiment: Experiment
+    kind: OptimizerKind
+    runs: dict[float, PausedRun]
+    first: float
+    floor: float
+    constant: float | None
+    most: float
+    spent: float
+
+    @property
+    def level(self) -> float:
+        reference = self.first if self.constant is None else min(self.first, self.constant)
+        share = FALLEN if self.constant is None else LEARNT
+        return reference - share * abs(reference - self.floor)
+
+    def score(self, rate: float, step: int | None = None) -> float:
+        run = self.runs[rate]
+        step = len(run.losses) if step is None else step
+        cycle = len(self.experiment.batches)
+        return run.score(step, cycle if cycle <= max(4, step // 2) else max(1, step // 3))
+
+    def trains(self, rate: float) -> bool:
+        return not self.runs[rate].diverged and self.score(rate) < self.level
+
+    def closing(self, rate: float) -> float:
+        """Which share of the way to the level the second half of a run has gone."""
+        steps = len(self.runs[rate].losses)
+        before, after = self.score(rate, (steps + 1) // 2), self.score(rate)
+        return (before - after) / (before - self.level) if math.isfinite(before) and before > self.level else 0.0
+
+
+def probe(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    loss: Loss,
+    kind: OptimizerKind,
+    rate: float | None,
+    *,
+    free: FreeOutputs | None,
+    other_rates: Iterable[float] = (),
+    steps: int = 100,
+) -> Probe:
+    """Train briefly from the model's start, at the user's rate or at five, and say whether that is training.
+
+    The run at the given rate goes on while it falls; where it has not learned anything after 20 steps, others are
+    tried at ten times and a tenth of it (*trial of rates*), then at a hundredth and hundred times. Without a given rate
+    the first moves the weights by 3 % a step. Where no rate trains, a few samples are tried alone, which any network
+    that can be trained learns by heart. The model is left as it was.
+
+    Args:
+        model: the network, in the mode in which it is trained.
+        batches: to train on, in turn.
+        loss: a name, a callable, or None where the model returns its loss.
+        kind: the user's optimizer.
+        rate: its rate; None where none is given.
+        free: what the loss can reach; None where that is not known.
+        other_rates: tried before the multiples of the given one, such as what the curvature allows.
+        steps: gradients in all.
+
+    Returns:
+        The runs and the verdict.
+    """
+    with preserve_state(model):
+        experiment = prepared(model, batches, loss, kind.make)
+        try:
+            return _probed(experiment, kind, rate, free, list(other_rates), steps)
+        except (UserCodeError, RuntimeError) as error:
+            why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            nan = math.nan
+            return Probe("undecided", rate, (), None, nan, None, nan, nan, 0.0, reason=f"training raised: {why}")
+
+
+def _probed(
+    experiment: Experiment,
+    kind: OptimizerKind,
+    rate: float | None,
+    free: FreeOutputs | None,
+    other_rates: list[float],
+    steps: int,
+) -> Probe:
+    starting = losses_at(experiment, range(len(experiment.batches)))
+    first, spent = math.fsum(starting) / len(starting), count_gradients(forward=len(starting))
+    if not math.isfinite(first):
+        return Probe(
+            "diverges", rate, (), None, first, None, first, first, spent, reason="the first loss is not finite"
+        )
+    anchor = rate
+    if anchor is None:
+        anchor, spent = _by_first_step(experiment, kind)[0], spent + 1
+    state = _Runs(
+        experiment, kind, {}, first, _floor(free, first), None if free is None else free.constant, float(steps), spent
+    )
+    near = [r for r in other_rates if rate is None or rate / _FARTHEST <= r <= rate * FACTORS[3]]
+    state = _brought(state, anchor, RUNGS[0])
+    if rate is not None and not state.trains(anchor):  # it may be off by any power of ten
+        state = _brought(state, anchor, RUNGS[1])
+        near, state = [*near, _by_first_step(experiment, kind)[0]], replace(state, spent=state.spent + 1)
+    rates = _deduplicated([anchor, *near, *(anchor * factor for factor in FACTORS[1:])])[: len(FACTORS)]
+    state = _tried(state, rates)
+    fits = None
+    if not any(state.trains(r) for r in state.runs):
+        fits, cost = _fits_one_batch(state, free)
+        state = replace(state, spent=state.spent + cost)
+    return _verdict(state, rate, fits)
+
+
+def _floor(free: FreeOutputs | None, first: float) -> float:
+    if free is not None:
+        for found in (free.confined, free.least):
+            if found is not None and math.isfinite(found):
+                return found
+    return min(0.0, first - abs(first))
+
+
+def _deduplicated(rates: Sequence[float]) -> list[float]:
+    found: list[float] = []
+    for rate in rates:
+        if math.isfinite(rate) and rate > 0 and not any(0.3 < rate / other < 3 for other in found):
+            found.append(rate)
+    return found
+
+
+def _brought(state: _Runs, rate: float, until: int) -> _Runs:
+    """Start or continue a run as far as the gradients that are left allow."""
+    run = state.runs[rate] if rate in state.runs else started(state.experiment, rate)
+    until = min(until, len(run.losses) + int(state.most - state.spent))
+    after = continued(state.experiment, run, until)
+    spent = state.spent + len(after.losses) - len(run.losses)
+    return replace(state, runs={**state.runs, rate: after}, spent=spent)
+
+
+def _tried(state: _Runs, rates: Sequence[float]) -> _Runs:
+    """Where the first rate has not learned, the others; then the best as far as it falls."""
+    for rate in rates[1:]:
+        if any(state.trains(r) for r in state.runs) or state.most - state.spent < RUNGS[0] + _reserve(state):
+            break
+        state = _brought(state, rate, RUNGS[0])
+    for until in RUNGS[1:]:
+        leader = _leader(state)
+        if leader is None or any(state.trains(r) for r in state.runs):
+            break
+        if len(state.runs[leader].losses) >= RUNGS[1] and state.closing(leader) < CLOSING / 3:
+            break
+        if state.most - state.spent < until - len(state.runs[leader].losses) + _reserve(state):
+            break
+        state = _brought(state, leader, until)
+    return state
+
+
+def _reserve(state: _Runs) -> int:
+    """Gradients kept for the few samples alone."""
+    return min(_ONE_BATCH_STEPS, int(state.most) // 3)
+
+
+def _leader(state: _Runs) -> float | None:
+    finite = {rate: state.score(rate) for rate, run in state.runs.items() if not run.diverged}
+    finite = {rate: score for rate, score in finite.items() if math.isfinite(score)}
+    return min(finite, key=lambda rate: finite[rate]) if finite else None
+
+
+def _fits_one_batch(state: _Runs, free: FreeOutputs | None) -> tuple[bool | None, float]:
+    """Whether a few samples are learnt by heart, at the best rate and at ten times and a tenth of it."""
+    batch, leader = state.experiment.batches[0], _leader(state)
+    if leader is None:
+        leader = min(state.runs)
+    few = sliced(batch, slice(0, ONE_BATCH))
+    state.experiment.restore()
+    experiment = replace(state.experiment, batches=[few])
+    try:
+        first = losses_at(experiment, [0])[0]
+    except (UserCodeError, RuntimeError):  # a graph, or a mask of the whole batch's size
+        experiment = replace(state.experiment, batches=[batch])
+        first = losses_at(experiment, [0])[0]
+    cost = 1 / 3
+    reference = first if state.constant is None else min(first, state.constant)
+    for rate in (leader, leader * 10, leader / 10):
+        left = int(state.most - state.spent - cost)
+        if left < _ONE_BATCH_STEPS // 2:
+            return (None if rate == leader else False), cost
+        run = continued(experiment, started(experiment, rate), min(left, _ONE_BATCH_STEPS))
+        cost += len(run.losses)
+        if not run.diverged and run.losses[-1] < state.floor + _HALVED * (min(reference, first) - state.floor):
+            return True, cost
+    return False, cost
+
+
+def _outcome(state: _Runs, rate: float) -> Outcome:
+    run, score = state.runs[rate], state.score(rate)
+    if run.diverged or not math.isfinite(score):
+        return "diverges"
+    if score < state.level:
+        return "trains"
+    if score > state.first + RISEN * abs(state.first - state.floor):
+        return "diverges"
+    if state.closing(rate) > CLOSING:
+        return "undecided"
+    if state.constant is None:
+        return "stuck" if abs(score - state.first) < STILL * abs(state.first - state.floor) else "undecided"
+    if state.first < state.constant - LEARNT / 2 * abs(state.constant - state.floor):
+        return "undecided"  # it has learnt already, elsewhere
+    above = score - state.constant > RISEN * (state.first - state.constant)
+    return "slow" if above and state.first > state.constant + LEARNT * abs(state.constant - state.floor) else "stuck"
+
+
+def _verdict(state: _Runs, given: float | None, fits: bool | None) -> Probe:
+    outcomes, best = {rate: _outcome(state, rate) for rate in state.runs}, _leader(state)
+    if best is not None and outcomes[best] in ("stuck", "slow"):  # what is behind the best is not on its way either
+        outcomes = {rate: "slow" if found == "undecided" else found for rate, found in outcomes.items()}
+    judged = given if given is not None else best
+    outcome: Outcome = "diverges" if judged is None else outcomes[judged]
+    shown = tuple(
+        ExperimentRun("", state.kind.name, rate, run.losses, state.score(rate), outcomes[rate])
+        for rate, run in state.runs.items()
+    )
+    return Probe(outcome, given, shown, best, state.first, state.constant, state.level, state.floor, state.spent, fits)

@@ -1,0 +1,271 @@
+"""Which trained parameters a loss depends on by value, and at which operation the gradient's path to them ends."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from theta0._batches import Batch
+from theta0._losses import Loss, loss_of
+from theta0._models import graph_nodes
+from theta0._state import preserve_state
+from theta0._trace.interpreter import Handler, Step, tensors_in, trace
+from theta0._trace.operations import NodeMap, Operation, node_handler, operation_of
+from theta0.measurements.backward import watch_backward
+from theta0.measurements.loss_terms import Term, scaled_norms, terms_handler
+
+# Functions whose derivative is zero wherever it exists.
+_STEPS = frozenset(("round", "floor", "ceil", "trunc", "fix", "sign", "sgn", "heaviside", "bernoulli"))
+_PIECEWISE_LINEAR = frozenset(
+    ("relu", "relu6", "leaky_relu", "prelu", "rrelu", "hardtanh", "hardsigmoid", "threshold", "abs", "clamp", "max")
+)
+_EXITS = ("item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__")
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """An operation at which the gradient's path to parameters ends.
+
+    Attributes:
+        operation: the operation.
+        kind: "detach", "no_grad", "left torch", "not differentiable", "zero derivative", "derivative" (of a function
+            that is differentiated inside the step, which depends on nothing more), "zero" (a gradient arrives and none
+            is passed on) or "rebuilt".
+        parameters: the names of the parameters that get no gradient, in the model's order.
+        term: where only a summand of the loss is cut off: its number among the summands.
+    """
+
+    operation: Operation
+    kind: str
+    parameters: tuple[str, ...]
+    term: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class GradientPaths:
+    """How the loss of one batch depends on the trained parameters.
+
+    Attributes:
+        cuts: where paths end, the one that most parameters lie behind first.
+        idle: parameters that are used but whose use does not reach the loss.
+        unused: parameters that no operation uses.
+        terms: the summands of the loss; a single one where it is no sum.
+        norms: of each summand, the norm of its share of the gradient; None where it has no gradient.
+        piecewise_linear: the activations of zero second derivative that ran.
+    """
+
+    cuts: tuple[Cut, ...]
+    idle: tuple[str, ...]
+    unused: tuple[str, ...]
+    terms: tuple[Term, ...]
+    norms: tuple[float | None, ...]
+    piecewise_linear: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Trail:
+    """What is noted of a tensor.
+
+    Attributes:
+        live: the parameters on which it depends differentiably, as bits.
+        lost: those on which it depends by its value only, as bits.
+        cuts: the cuts behind it, as bits.
+    """
+
+    live: int = 0
+    lost: int = 0
+    cuts: int = 0
+
+
+@dataclass
+class _Seen:  # grows during a pass; a plain accumulator
+    bits: Mapping[int, int]
+    cuts: list[tuple[Operation, str, int]] = field(default_factory=list)
+    exits: list[tuple[Operation, int]] = field(default_factory=list)
+    used: int = 0
+    activations: dict[str, None] = field(default_factory=dict)
+
+
+def gradient_paths(model: nn.Module, batch: Batch, loss: Loss, stuck: Sequence[str] = ()) -> GradientPaths:
+    """Follow the parameters through one step, and the gradient back.
+
+    The model is left bit-identical. Cost: one forward pass, and a backward pass for each summand of the loss and one
+    more where a parameter's gradient is zero.
+
+    Args:
+        model: the model.
+        batch: the batch.
+        loss: a name, a callable or None.
+        stuck: parameters whose gradient is known to be exactly zero: where it becomes so is looked for.
+    """
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    names = list(trained)
+    seen, nodes = _Seen({id(p): 1 << i for i, p in enumerate(trained.values())}), NodeMap()
+    paths, summands = _paths_handler(seen), terms_handler()
+    with preserve_state(model), torch.enable_grad():
+        with trace(model, paths, summands, node_handler(nodes)) as interpreter:
+            value, _ = loss_of(model, batch, loss)
+        trail = interpreter.note_of(value, paths) or _Trail()
+        terms = interpreter.note_of(value, summands) or ()
+        trails = [interpreter.note_of(term.tensor, paths) or _Trail() for term in terms]
+        reached = _reached(value, trained)
+        missing = [name for name in names if name not in reached]
+        cuts = [*_ends(missing, names, seen, trail), *_lost_terms(terms, trails, names, seen)]
+        norms = scaled_norms(value, terms, list(trained.values()))
+        dead = _dead_terms(value, terms, norms, trained, nodes)
+        if stuck and value.requires_grad:
+            zeros = _zeros(value, {name: trained[name] for name in stuck if name in reached}, nodes)
+            cuts += [Cut(operation, kind, lost) for operation, kind, lost in zeros]
+    cut_off = {name for cut in cuts if cut.term is None for name in cut.parameters}
+    rest = [(name, bool(seen.used & (1 << names.index(name)))) for name in missing if name not in cut_off]
+    return GradientPaths(
+        cuts=tuple(sorted([*cuts, *dead], key=lambda cut: (cut.term is not None, -len(cut.parameters)))),
+        idle=tuple(name for name, used in rest if used),
+        unused=tuple(name for name, used in rest if not used),
+        terms=tuple(terms),
+        norms=tuple(norms),
+        piecewise_linear=tuple(seen.activations),
+    )
+
+
+def _paths_handler(seen: _Seen) -> Handler:
+    def trail_of(step: Step, tensor: Tensor) -> _Trail:
+        known = step.note(tensor, handler)
+        own = seen.bits.get(id(tensor), 0)
+        if known is None:
+            live = own or (_behind(tensor, seen.bits) if tensor.requires_grad else 0)
+            return _Trail(live=live)
+        return known if isinstance(known, _Trail) else _Trail()
+
+    def after(step: Step, result: Any) -> _Trail | None:
+        trails = [(tensor, trail_of(step, tensor)) for tensor in step.tensors]
+        live = lost = cuts = 0
+        for _, trail in trails:
+            live, lost, cuts = live | trail.live, lost | trail.lost, cuts | trail.cuts
+        if not live and not cuts and not lost:
+            return None
+        seen.used |= live
+        if step.spec is not None and step.spec.name in _PIECEWISE_LINEAR:
+            seen.activations[step.spec.name] = None
+        if step.name in _EXITS:
+            seen.exits.append((operation_of(step), live))
+            return None
+        changed = step.arguments[:1] if result is None else (result,)
+        results = tensors_in(changed, {})
+        if not results or not live:
+            return _Trail(0, lost, cuts) if results else None
+        if all(r.requires_grad for r in results):
+            return _Trail(live, lost, cuts)
+        seen.cuts.append((operation_of(step), _kind(step, results), live))
+        made = 1 << (len(seen.cuts) - 1)
+        return _Trail(live if any(r.requires_grad for r in results) else 0, lost | live, cuts | made)
+
+    handler = Handler(after=after)
+    return handler
+
+
+def _kind(step: Step, results: Sequence[Tensor]) -> str:
+    """Why no result of a step on tensors that need a gradient needs one."""
+    if step.function is torch.autograd.grad:
+        return "derivative" if step.options.get("create_graph") else "create_graph"
+    if step.name == "detach" or step.name == "detach_" or step.name == "__get__":
+        return "detach"
+    if not torch.is_grad_enabled():
+        return "no_grad"
+    if any(r.is_floating_point() for r in results):
+        return "rebuilt"
+    return "not differentiable"
+
+
+def _behind(tensor: Tensor, bits: Mapping[int, int]) -> int:
+    """The parameters behind a tensor that no step made, as the result of an `autograd.Function`."""
+    found = 0
+    for node in graph_nodes([tensor]):
+        found |= bits.get(id(getattr(node, "variable", None)), 0)
+    return found
+
+
+def _reached(value: Tensor, trained: Mapping[str, nn.Parameter]) -> set[str]:
+    """The parameters that the graph behind a loss contains."""
+    names = {id(p): name for name, p in trained.items()}
+    found = {id(node.variable) for node in graph_nodes([value]) if hasattr(node, "variable")} | {id(value)}
+    return {name for key, name in names.items() if key in found}
+
+
+def _ends(missing: Sequence[str], names: Sequence[str], seen: _Seen, trail: _Trail) -> list[Cut]:
+    """The cuts behind which parameters without a gradient lie: first those on the loss's own way, then any other."""
+    on_way = [cut for i, cut in enumerate(seen.cuts) if trail.cuts >> i & 1]
+    left = [(operation, "left torch", lost) for operation, lost in seen.exits]
+    found: dict[Operation, tuple[str, list[str]]] = {}
+    for name in missing:
+        bit = 1 << names.index(name)
+        options = [cut for cut in on_way if cut[2] & bit] or [cut for cut in left if cut[2] & bit]
+        chosen = options or [cut for cut in seen.cuts if cut[2] & bit and not trail.live & bit][-1:]
+        if chosen:
+            operation, kind, _ = chosen[0]
+            found.setdefault(operation, (kind, []))[1].append(name)
+    return [Cut(operation, kind, tuple(lost)) for operation, (kind, lost) in found.items()]
+
+
+def _lost_terms(terms: Sequence[Term], trails: Sequence[_Trail], names: Sequence[str], seen: _Seen) -> list[Cut]:
+    """Summands of the loss that depend on parameters by their values, and have no gradient at all."""
+    found = []
+    for number, (term, trail) in enumerate(zip(terms, trails, strict=True)):
+        if term.tensor.requires_grad or not trail.lost or len(terms) < 2:
+            continue
+        operation, kind, _ = next(cut for i, cut in enumerate(seen.cuts) if trail.cuts >> i & 1)
+        lost = tuple(name for i, name in enumerate(names) if trail.lost >> i & 1)
+        found.append(Cut(operation, kind, lost, number))
+    return found
+
+
+def _dead_terms(
+    value: Tensor,
+    terms: Sequence[Term],
+    norms: Sequence[float | None],
+    trained: Mapping[str, nn.Parameter],
+    nodes: NodeMap,
+) -> list[Cut]:
+    """Summands that are not zero although their gradient is exactly zero."""
+    found = []
+    for number, (term, norm) in enumerate(zip(terms, norms, strict=True)):
+        if len(terms) > 1 and norm == 0.0 and term.value != 0.0:
+            for operation, kind, lost in _zeros(term.tensor, trained, nodes)[:1]:
+                found.append(Cut(operation, kind, lost, number))
+    return found
+
+
+def _zeros(
+    value: Tensor, parameters: Mapping[str, nn.Parameter], nodes: NodeMap
+) -> list[tuple[Operation, str, tuple[str, ...]]]:
+    """The operations at which a gradient that is not zero becomes zero, for parameters whose whole gradient is."""
+    everything = [node.variable for node in graph_nodes([value]) if hasattr(node, "variable")]
+    if not parameters or not everything:
+        return []
+    names = {id(p): name for name, p in parameters.items()}
+    found: dict[Operation, dict[str, None]] = {}
+    for passage in watch_backward(value, everything, retain=True):
+        if not passage.outputs_nonzero:
+            continue
+        for (parent, _), alive in zip(passage.node.next_functions, passage.inputs_nonzero, strict=False):
+            if alive or parent is None or passage.node not in nodes.operations:
+                continue
+            behind = [names.get(id(leaf)) for leaf in _leaves(parent)]
+            lost = found.setdefault(nodes.operations[passage.node], {})
+            lost.update(dict.fromkeys(name for name in behind if name is not None))
+    kinds = {operation: "zero derivative" if operation.name in _STEPS else "zero" for operation in found}
+    return [(operation, kinds[operation], tuple(lost)) for operation, lost in found.items() if lost]
+
+
+def _leaves(node: Any) -> Iterable[Any]:
+    pending, known = [node], set()
+    while pending:
+        current = pending.pop()
+        if current is None or current in known:
+            continue
+        known.add(current)
+        if hasattr(current, "variable"):
+            yield current.variable
+        pending.extend(parent for parent, _ in current.next_functions)

@@ -1,0 +1,176 @@
+"""Samples that influence each other although no batch statistics are on, and positions that see later ones."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from theta0._batches import Batch, checked_forward, sliced
+from theta0._models import main_output, without_labels
+from theta0._state import preserve_state
+from theta0._trace.interpreter import Handler, Step, tensors_in, trace
+from theta0._trace.operations import Operation, operation_of
+
+SAMPLES = 8  # of which half are changed
+_SHARE = 1e-5  # of the size of the output: below, rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Mixing:
+    """How the samples of a batch influence each other's outputs.
+
+    Attributes:
+        share: the change of outputs whose own inputs stay as they are, over that of those whose inputs are changed.
+        operation: the first operation whose result depends on a changed sample at more places than its arguments; None
+            where none does, as where samples only change places.
+        kind: "statistics" where that operation takes a mean or a variance, "graph" where it applies a constant matrix
+            or index, else "".
+    """
+
+    share: float
+    operation: Operation | None
+    kind: str
+
+
+@dataclass
+class _Pass:  # grows during a pass; a plain accumulator
+    """What one of two passes over the same operations gives."""
+
+    results: list[tuple[str, tuple[Tensor, ...]]] = field(default_factory=list)
+    number: int = 0
+    operation: Operation | None = None
+    kind: str = ""
+
+
+def mixing(model: nn.Module, batch: Batch) -> Mixing | None:
+    """Change the inputs of half of a few samples, in evaluation mode, and see whose outputs change.
+
+    Outputs whose own inputs stay must stay, to rounding. The operation is found by how many of the entries of its
+    result change: at most half as long as samples stay apart, wherever their axis is.
+    The model is left bit-identical. Cost: two forward passes on eight samples,
+    twice where an axis of the output is as long.
+
+    Returns:
+        What was found; None where it cannot be asked: fewer than four samples, outputs that are not one row a sample or
+        that compare samples in pairs, models that do not take a smaller batch.
+    """
+    found = None
+    for count in (SAMPLES, SAMPLES - 2):  # an axis of the output that is as long by chance is not with another number
+        found = _asked(model, batch, min(count, batch.size - batch.size % 2)) if batch.size >= 4 else None
+        if found != "pairs":
+            break
+    return found if isinstance(found, Mixing) else None
+
+
+def _asked(model: nn.Module, batch: Batch, count: int) -> Mixing | Literal["pairs"] | None:
+    few = sliced(replace(batch, inputs=without_labels(batch.inputs)), slice(0, count))
+    other = _half_changed(few, count)
+    if other is None:
+        return None
+    first, second = _Pass(), _Pass()
+    try:
+        with preserve_state(model):
+            model.eval()
+            kept = _outputs(model, few, _recording(first))
+        with preserve_state(model):
+            model.eval()
+            changed = _outputs(model, other, _comparing(first, second, count))
+    except ValueError:
+        return None
+    if kept is None or changed is None or kept.shape != changed.shape or len(kept) != count:
+        return None
+    if list(kept.shape).count(count) > 1:
+        return "pairs"
+    if not bool(torch.isfinite(kept).all() & torch.isfinite(changed).all()):
+        return None
+    rows = (kept.double() - changed.double()).reshape(count, -1).square().mean(1).sqrt()
+    size = float(kept.double().square().mean().sqrt())
+    if not float(rows[1::2].max()) > _SHARE * size:
+        return None
+    share = float(rows[::2].mean() / rows[1::2].mean()) if float(rows[::2].max()) > _SHARE * size else 0.0
+    return Mixing(share, second.operation if share else None, second.kind if share else "")
+
+
+def _outputs(model: nn.Module, batch: Batch, handler: Handler) -> Tensor | None:
+    with ExitStack() as stack:
+        # With gradients: a forward pass may differentiate.
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(trace(model, handler))
+        output = main_output(checked_forward(model, batch))
+    return None if output is None or not output.dim() else output.detach()
+
+
+def _half_changed(batch: Batch, count: int) -> Batch | None:
+    """The batch whose odd samples hold the inputs of the even ones before them; None where these are the same.
+
+    Every other one, since what runs over the samples one after the other changes only those behind.
+    """
+    differs = False
+
+    def changed(leaf: Any) -> Any:
+        nonlocal differs
+        if not (isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == count):
+            return leaf
+        new = leaf[::2].repeat_interleave(2, 0)
+        differs = differs or not torch.equal(new, leaf)
+        return new
+
+    inputs = tree_map(changed, batch.inputs)
+    return replace(batch, inputs=inputs) if differs else None
+
+
+def _recording(record: _Pass) -> Handler:
+    def after(step: Step, result: Any) -> None:
+        record.results.append((step.name, tuple(t.detach().clone() for t in _floating(step, result))))
+
+    return Handler(after=after)
+
+
+def _comparing(first: _Pass, second: _Pass, count: int) -> Handler:
+    """Notes the share of entries that differ from the first pass."""
+
+    def after(step: Step, result: Any) -> float | None:
+        number, second.number = second.number, second.number + 1
+        tensors = _floating(step, result)
+        if number >= len(first.results) or first.results[number][0] != step.name or not tensors:
+            return None
+        before = first.results[number][1]
+        if [t.shape for t in before] != [t.shape for t in tensors]:
+            return None
+        share = max(_differing(a, b) for a, b in zip(before, tensors, strict=True))
+        known = [note for _, note in step.notes(handler)]
+        opaque = step.attention is not None and not known  # what attention's projections are given is not seen
+        if second.operation is None and not opaque and share > 0.5 + 1e-6 and max(known, default=0.0) <= 0.5 + 1e-6:
+            second.operation, second.kind = operation_of(step), _kind_of(step, handler, count)
+        return share
+
+    handler = Handler(after=after)
+    return handler
+
+
+def _floating(step: Step, result: Any) -> Sequence[Tensor]:
+    changed = step.arguments[:1] if result is None else (result,)
+    return [t for t in tensors_in(changed, {}) if t.is_floating_point() and t.numel() and t.layout is torch.strided]
+
+
+def _differing(a: Tensor, b: Tensor) -> float:
+    a, b = a.double(), b.detach().double()
+    size = float(a.abs().max())
+    return float(((a - b).abs() > _SHARE * size).double().mean())
+
+
+_STATISTICS = frozenset(("mean", "var", "std", "var_mean", "std_mean", "median", "batch_norm", "instance_norm"))
+
+
+def _kind_of(step: Step, handler: Handler, count: int) -> str:
+    name = step.spec.name if step.spec is not None else step.name
+    if name in _STATISTICS:
+        return "statistics"
+    constant = [t for t in step.tensors if not step.note(t, handler) and not t.requires_grad]  # none, or no change
+    indexed = any(not t.is_floating_point() for t in constant) and name not in ("masked_fill", "where", "attention")
+    square = any(list(t.shape).count(count) > 1 or t.layout is not torch.strided for t in constant)
+    return "graph" if indexed or square else ""

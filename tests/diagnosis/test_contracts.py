@@ -1,0 +1,213 @@
+"""What outputs, targets, inputs, modes and number formats have to be for a loss to be trained."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from theta0.diagnosis import diagnose
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(64, 8, generator=GENERATOR)
+Y = (X[:, 0] > 0).long() + (X[:, 1] > 0).long()
+REAL = X.sum(1, keepdim=True) / 8**0.5 + 0.1 * torch.randn(64, 1, generator=GENERATOR)
+ONE_HOT = F.one_hot(Y, 3).float()
+SOFT = F.softmax(X[:, :3], 1)
+
+
+def mlp(outputs=3, *last):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, outputs), *last)
+
+
+def found(model, inputs, targets, loss="cross_entropy", **options):
+    result = diagnose(model, [(inputs, targets)], loss, **options)
+    return [f for f in result.findings if f.severity != "note"]
+
+
+def kl(outputs, targets):
+    return F.kl_div(outputs, targets, reduction="batchmean")
+
+
+MISMATCHES = {
+    "masks of 255": (mlp(1), 255 * (REAL > 0).float(), "bce", "[0, 1]"),
+    "signs in bce": (mlp(1), REAL.sign(), "bce", "-1 to 1"),
+    "several classes": (mlp(), (X[:, :3] > 0).float(), "cross_entropy", "sum to 3"),
+    "negative classes": (mlp(), SOFT - 0.5, "cross_entropy", "probabilities"),
+    "raw nll": (mlp(), Y, F.nll_loss, "log-probabilities"),
+    "sigmoid nll": (mlp(3, nn.LogSigmoid()), Y, nn.NLLLoss(), "do not compete"),
+    "raw kl": (mlp(), SOFT, kl, "log-probabilities first"),
+    "kl of logarithms": (mlp(3, nn.LogSoftmax(1)), SOFT.log(), kl, "probabilities as targets"),
+    "standardised counts": (mlp(1), REAL, F.poisson_nll_loss, "counts"),
+    "soft margin": (mlp(1), (REAL > 0).float(), F.soft_margin_loss, "-1 and 1"),
+    "hinge embedding": (mlp(1), (REAL > 0).float(), F.hinge_embedding_loss, "-1 and 1"),
+    "multilabel": (mlp(), 255 * ONE_HOT, F.multilabel_soft_margin_loss, "[0, 1]"),
+    "variance": (
+        mlp(2),
+        REAL,
+        lambda o, t: F.gaussian_nll_loss(o[:, :1], t, torch.relu(o[:, 1:] - 9)),
+        "variances",
+    ),
+    "negated": (mlp(1), REAL, lambda o, t: -F.mse_loss(o, t), "negated"),
+    "negated by hand": (mlp(1), REAL, lambda o, t: (-2 * (o - t) ** 2).mean(), "negated"),
+    "minus left out": (mlp(), Y, lambda o, t: o.log_softmax(1).gather(1, t[:, None]).mean(), "unbounded below"),
+    "squared one-hot": (mlp(), ONE_HOT, "mse", "one-hot"),
+    "squared class numbers": (mlp(1), Y, lambda o, t: (o[:, 0] - t.float()).square().mean(), "numbers of 3 classes"),
+}
+MATCHES = {
+    "bce": (mlp(1), (REAL > 0).float(), "bce"),
+    "soft bce": (mlp(1), torch.sigmoid(REAL), "bce"),
+    "soft classes": (mlp(), 0.9 * ONE_HOT + 0.1 / 3, "cross_entropy"),
+    "nll": (mlp(3, nn.LogSoftmax(1)), Y, nn.NLLLoss()),
+    "kl": (mlp(3, nn.LogSoftmax(1)), SOFT, kl),
+    "kl of logarithms": (
+        mlp(3, nn.LogSoftmax(1)),
+        SOFT.log(),
+        lambda o, t: F.kl_div(o, t, log_target=True, reduction="batchmean"),
+    ),
+    "counts": (mlp(1), REAL.exp().round(), F.poisson_nll_loss),
+    "soft margin": (mlp(1), REAL.sign(), F.soft_margin_loss),
+    "variance": (mlp(2), REAL, lambda o, t: F.gaussian_nll_loss(o[:, :1], t, F.softplus(o[:, 1:]))),
+    "by hand": (mlp(1), REAL, lambda o, t: ((o - t) ** 2).mean()),
+    "likelihood": (mlp(), Y, lambda o, t: -o.log_softmax(1).gather(1, t[:, None]).mean()),
+    "one minus": (mlp(), SOFT, lambda o, t: (1 - F.cosine_similarity(o, t)).mean()),
+    "reconstruction": (mlp(3), X[:, :3], "mse"),
+}
+
+
+@pytest.mark.parametrize("name", MISMATCHES)
+def test_values_that_a_loss_does_not_take_are_named(name):
+    model, targets, loss, said = MISMATCHES[name]
+    first = found(model, X, targets, loss)[0]
+    assert first.code == "loss-mismatch"
+    assert said in first.message
+
+
+@pytest.mark.parametrize("name", MATCHES)
+def test_values_that_it_takes_are_no_finding(name):
+    assert [f.code for f in found(mlp_of(name), X, *MATCHES[name][1:])] == []
+
+
+def mlp_of(name):
+    return MATCHES[name][0]
+
+
+def test_labels_longer_than_the_outputs():
+    sequences, labels = torch.randn(8, 12, 8), torch.randint(1, 5, (8, 20))
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 5), nn.LogSoftmax(-1))
+
+    def loss(outputs, targets):
+        lengths = torch.full((8,), outputs.shape[1]), torch.full((8,), targets.shape[1])
+        return F.ctc_loss(outputs.transpose(0, 1), targets, *lengths)
+
+    codes = {f.code: f.message for f in found(model, sequences, labels, loss)}
+    assert "more labels than the outputs have steps" in codes["loss-mismatch"]
+    assert "non-finite" in codes
+    assert "loss-mismatch" not in {f.code for f in found(model, sequences, labels[:, :4], loss)}
+
+
+@pytest.mark.parametrize(
+    ("targets", "severity"), [(5000 + 300 * REAL, "error"), (300 * REAL, "warning"), (10 + 3 * REAL, None)]
+)
+@pytest.mark.parametrize("loss", ["mse", "l1", lambda o, t: (o - t).square().mean()], ids=["mse", "l1", "by hand"])
+def test_targets_far_from_the_outputs(targets, severity, loss):
+    first = found(mlp(1), X, targets, loss)[:1]
+    assert [(f.code, f.severity) for f in first] == ([("target-scale", severity)] if severity else [])
+
+
+def test_labels_without_information_but_not_targets_that_are_zero_on_purpose():
+    assert found(mlp(), X, torch.ones(64).long())[0].code == "no-signal"
+    assert found(mlp(1), X, torch.ones(64, 1), "bce")[0].code == "no-signal"
+
+    def residual(outputs, targets):
+        return (outputs - X[:, :1] - targets).square().mean()
+
+    assert "no-signal" not in {f.code for f in found(mlp(1), X, torch.zeros(64, 1), residual)}
+
+
+IMAGES = torch.randn(64, 1, 8, 8, generator=GENERATOR)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "linear"),
+    [
+        (nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), nn.Linear(16, 3)), X, True),
+        (nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 3), nn.Softplus()), X, True),
+        (
+            nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(36, 3)),
+            IMAGES,
+            True,
+        ),
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)), IMAGES, False),
+        (nn.Sequential(nn.Linear(8, 16), nn.ELU(), nn.Linear(16, 3)), X, False),
+        (nn.Linear(8, 3), X, False),
+        (nn.Sequential(nn.Embedding(5, 16), nn.Flatten(), nn.Linear(128, 3)), (X > 0).long(), False),
+    ],
+)
+def test_weights_in_a_row(model, inputs, linear):
+    assert ("linear-network" in {f.code for f in found(model, inputs, Y)}) is linear
+
+
+def test_modes():
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 3))
+    assert found(model, X, Y) == []
+    assert found(model.eval(), X, Y)[0].code == "training-mode"
+    assert found(mlp().eval(), X, Y) == []  # nothing in it has a mode
+    assert "drops 90%" in found(nn.Sequential(nn.Dropout(0.9), *mlp()), X, Y)[0].message
+
+
+def test_steps_and_squares_that_half_precision_cannot_hold():
+    low = found(mlp().bfloat16(), X, Y, optimizer="adamw", learning_rate=1e-4)[0]
+    assert (low.code, "rounds to no change" in low.message) == ("precision", True)
+    assert "precision" not in {f.code for f in found(mlp(), X, Y, optimizer="adamw", learning_rate=1e-4)}
+    squares = found(mlp().half(), X, Y, optimizer="adam", learning_rate=1e-3)[0]
+    assert (squares.code, "divides by zero" in squares.message) == ("precision", True)
+    model = mlp().half()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(2):  # torch itself
+        optimizer.zero_grad()
+        F.cross_entropy(model(X.half()).float(), Y).backward()
+        optimizer.step()
+    assert not all(bool(torch.isfinite(p).all()) for p in model.parameters())
+
+
+class Basis(nn.Module):
+    """Bumps between -1 and 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 16), nn.Linear(16, 3)
+
+    def forward(self, x):
+        bumps = torch.relu(1 - 4 * (x[..., None] - torch.linspace(-1, 1, 8)).abs()).flatten(1)
+        return self.last(torch.tanh(self.first(bumps)))
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "said"),
+    [
+        (mlp(), 1e-4 * X, "largest number"),
+        (mlp(), torch.ones(64, 8), "same inputs"),
+        (mlp(), 1000 + 0.01 * X, ""),
+        (mlp(), 1 + 1e-4 * X, "vary between samples"),
+        (Basis(), 5 + X.abs(), "everything that meets the weights"),
+    ],
+    ids=["tiny", "constant", "offset", "alike", "basis"],
+)
+def test_inputs_that_tell_samples_apart_badly(model, inputs, said):
+    first = found(model, inputs, Y)[0]
+    assert first.code == "input-scale"
+    assert said in first.message
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (Basis(), torch.tanh(X)),
+        (nn.Sequential(nn.Linear(500, 32), nn.ReLU(), nn.Linear(32, 3)), F.one_hot(torch.arange(64), 500).float()),
+        (nn.Sequential(nn.BatchNorm1d(8), *mlp()), 1e-3 * X),
+    ],
+    ids=["covered", "one-hot", "normalised"],
+)
+def test_inputs_that_are_fine(model, inputs):
+    assert found(model, inputs, Y) == []

@@ -1,0 +1,331 @@
+"""Which operation, in which line: numbers that are not finite, gradients that end, samples that mix."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from states import state_of
+from theta0.diagnosis import diagnose
+from theta0.measurements.mixing import mixing
+from theta0.measurements.non_finite import non_finite_origin
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(64, 8, generator=GENERATOR)
+Y = (X[:, 0] > 0).long() + (X[:, 1] > 0).long()
+SEQUENCES = torch.randn(32, 10, 8, generator=GENERATOR)
+FIRST = (SEQUENCES[:, 0, 0] > 0).long()
+POINTS = torch.rand(64, 2, generator=GENERATOR)
+EDGES = torch.randint(8, (2, 40), generator=GENERATOR)
+GRAPH = (torch.rand(64, 64, generator=GENERATOR) < 0.1).float() + torch.eye(64)
+
+
+class Net(nn.Module):
+    """Layers by name, and a forward pass that is given them."""
+
+    def __init__(self, forward, **layers):
+        super().__init__()
+        self.function = forward
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+def net(forward, **layers):
+    torch.manual_seed(0)
+    return Net(forward, a=nn.Linear(8, 32), b=nn.Linear(32, 32), c=nn.Linear(32, 3), **layers)
+
+
+def hidden(self, x):
+    return torch.tanh(self.b(torch.tanh(self.a(x))))
+
+
+def found(model, batches=None, loss="cross_entropy", **options):
+    before = state_of(model)
+    result = diagnose(model, [(X, Y)] if batches is None else batches, loss, **options)
+    assert state_of(model) == before
+    return [f for f in result.findings if f.severity != "note"]
+
+
+# ── Numbers that are not finite ──────────────────────────────────────────────────────────────────────────────────────
+MASKED = float("-inf")
+FORWARD = {
+    "log": (lambda s, x: s.c(s.a(x).log()), "above 0"),
+    "sqrt": (lambda s, x: s.c(s.a(x).sqrt()), "of 0 or more"),
+    "acos": (lambda s, x: s.c(torch.acos(3 * s.a(x))), "from -1 to 1"),
+    "div": (lambda s, x: s.c(s.a(x) / (0 * s.a(x))), "the divisor is 0"),
+    "exp": (lambda s, x: s.c((1e4 * s.a(x)).exp()), "past the largest number of float32"),
+    "half": (lambda s, x: s.c((1e6 * s.a(x)).half().float()), "past the largest number of float16, 65504"),
+    "std": (lambda s, x: s.c(s.b(s.a(x)) / s.a(x)[:, :1].std(1, keepdim=True)), "a single value"),
+    "mean": (lambda s, x: s.c(s.a(x)) + s.a(x)[:, 32:].mean(), "runs over nothing"),
+    "softmax": (lambda s, x: s.c(s.a(x).masked_fill(x[:, :1] > 0, MASKED).softmax(-1)), "nothing but -inf"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:std")
+@pytest.mark.parametrize("name", FORWARD)
+def test_the_operation_that_makes_it_is_named_with_its_reason_and_line(name):
+    forward, why = FORWARD[name]
+    finding = found(net(forward))[0]
+    assert finding.code == "non-finite"
+    assert f"`{name}`" in finding.message
+    assert why in finding.message
+    assert "test_provenance.py:" in finding.source_line
+    assert name in finding.source_line or name == "div"
+
+
+BACKWARD = {
+    "sqrt": lambda s, x: s.c(torch.sqrt(torch.relu(s.a(x)))),
+    "pow": lambda s, x: s.c((torch.relu(s.a(x))) ** 0.3),
+    "log": lambda s, x: s.c(torch.where(s.a(x) > 0, torch.relu(s.a(x)).log(), 0.0 * s.a(x))),
+}
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_a_derivative_that_is_not_finite_is_found_behind_a_finite_loss(name):
+    origin = non_finite_origin(net(BACKWARD[name]), _batches(), "cross_entropy")
+    assert origin.backward
+    assert origin.operation.name == name
+    assert "infinite at 0" in origin.why
+
+
+def test_a_mask_is_no_finding_and_an_infinity_that_reaches_the_loss_is():
+    def masked(self, x):
+        return self.c(self.a(x).masked_fill(x[:, 0:1].expand(-1, 32) > 9, MASKED).softmax(-1))
+
+    assert non_finite_origin(net(masked), _batches(), "cross_entropy") is None
+
+    def loss(outputs, targets):
+        return F.cross_entropy(outputs.masked_fill(F.one_hot(targets, 3).bool(), MASKED), targets)
+
+    origin = non_finite_origin(net(lambda s, x: s.c(hidden(s, x))), _batches(), loss)
+    assert origin.operation.name == "cross_entropy"
+    assert "no output can meet" in origin.why
+
+
+def _batches():
+    from theta0._batches import load_batches
+
+    return load_batches([(X, Y)], nn.Linear(8, 3))
+
+
+# ── Where the gradient's path ends ───────────────────────────────────────────────────────────────────────────────────
+def without_gradients(self, x):
+    with torch.no_grad():
+        inner = hidden(self, x)
+    return self.c(inner)
+
+
+CUTS = {
+    "detach": lambda s, x: s.c(hidden(s, x).detach()),
+    ".data": lambda s, x: s.c(hidden(s, x).data),
+    "argmax": lambda s, x: s.c(F.one_hot(hidden(s, x).argmax(-1), 32).float()),
+    "gt": lambda s, x: s.c((hidden(s, x) > 0).float()),
+    "round": lambda s, x: s.c(torch.round(3 * hidden(s, x))),
+    "sign": lambda s, x: s.c(hidden(s, x).sign()),
+    "tolist": lambda s, x: s.c(torch.tensor(hidden(s, x).tolist())),
+    "linear": without_gradients,
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_the_operation_that_cuts_the_gradient_is_named(name):
+    finding = found(net(CUTS[name]))[0]
+    assert (finding.code, finding.severity) == ("gradient-cut", "error")
+    assert f"`{name}`" in finding.message
+    assert {"a.weight", "a.bias", "b.weight", "b.bias"} == set(finding.layers[1:])
+
+
+def test_a_part_that_alone_is_cut_off_is_a_warning():
+    layers = {f"more{i}": nn.Linear(3, 3) for i in range(4)}
+
+    def forward(self, x):
+        out = self.c(hidden(self, x)) * self.gate(x.mean(1, keepdim=True)).detach()
+        for i in range(4):
+            out = getattr(self, f"more{i}")(torch.tanh(out))
+        return out
+
+    finding = found(net(forward, gate=nn.Linear(1, 1), **layers))[0]
+    assert (finding.code, finding.severity) == ("gradient-cut", "warning")
+    assert finding.layers[1:] == ("gate.weight", "gate.bias")
+
+
+def straight_through(self, x):
+    inner = hidden(self, x)
+    return self.c(inner + (inner.sign() - inner).detach())
+
+
+def frozen(model):
+    for layer in (model.a, model.b):
+        layer.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        net(straight_through),
+        net(lambda s, x: s.c(hidden(s, x)) * (1 + 0 * s.a(x).mean().item())),
+        net(lambda s, x: s.c(hidden(s, x)) + 0 * s.a(x).detach().sum()),
+        frozen(net(without_gradients)),
+    ],
+    ids=["straight-through", "logged", "also detached", "frozen"],
+)
+def test_a_cut_beside_which_a_path_remains_is_no_finding(model):
+    assert found(model) == []
+
+
+class Residual(nn.Module):
+    """u and its Laplacian."""
+
+    def __init__(self, activation, **options):
+        super().__init__()
+        torch.manual_seed(0)
+        self.f = nn.Sequential(nn.Linear(2, 32), activation, nn.Linear(32, 32), activation, nn.Linear(32, 1))
+        self.options = {"create_graph": True, "materialize_grads": True} | options
+
+    def forward(self, x):
+        x = x.clone().requires_grad_(True)
+        u = self.f(x)
+        first = torch.autograd.grad(u.sum(), x, create_graph=True)[0]
+        second = [torch.autograd.grad(first[:, i].sum(), x, **self.options)[0][:, i] for i in range(2)]
+        return u, sum(second)
+
+
+def residual_loss(outputs, targets):
+    u, laplacian = outputs
+    boundary = (u * (POINTS[:, :1] < 0.1)).square().mean()
+    return (laplacian - targets).square().mean() + boundary
+
+
+DATA = [(POINTS, torch.sin(3 * POINTS[:, 0]))]
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.LeakyReLU(), nn.Hardtanh(-9, 9)], ids=type)
+def test_a_second_derivative_that_is_zero_is_named(activation):
+    finding = found(Residual(activation), DATA, residual_loss)[0]
+    assert finding.code == "gradient-cut"
+    assert "second derivative" in finding.message
+    assert "torch.autograd.grad" in finding.source_line
+
+
+def test_smooth_ones_and_a_derivative_without_a_graph():
+    assert found(Residual(nn.Tanh()), DATA, residual_loss) == []
+    finding = found(Residual(nn.Tanh(), create_graph=False, retain_graph=True), DATA, residual_loss)[0]
+    assert finding.code == "gradient-cut"
+    assert "create_graph=True" in finding.message
+
+
+# ── What parameters() lacks ──────────────────────────────────────────────────────────────────────────────────────────
+class Blocks(nn.Module):
+    def __init__(self, blocks):
+        super().__init__()
+        self.first, self.blocks, self.head = nn.Linear(8, 16), blocks, nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        for block in self.blocks.values() if isinstance(self.blocks, dict) else self.blocks:
+            x = torch.tanh(block(x))
+        return self.head(x)
+
+
+def block():
+    return nn.Linear(16, 16)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "name"),
+    [
+        ([block(), block()], "blocks[0].weight"),
+        ({"k": block()}, "blocks['k'].weight"),
+        ((block(),), "blocks[0].weight"),
+    ],
+)
+def test_layers_in_plain_containers_are_named(blocks, name):
+    finding = found(Blocks(blocks))[0]
+    assert (finding.code, finding.layer) == ("unregistered-parameters", name)
+
+
+def test_tensors_layers_made_anew_and_nothing_at_all():
+    tensor = net(lambda s, x: s.c(torch.tanh(s.b(torch.tanh(x @ s.plain)))))
+    tensor.plain = torch.randn(8, 32).requires_grad_()
+    assert found(tensor)[0].layer == "plain"
+    anew = net(lambda s, x: s.c(torch.tanh(nn.Linear(32, 32)(torch.tanh(s.a(x))))))
+    assert "made anew" in found(anew)[0].message
+    assert "no parameters" in found(Net(lambda s, x: 1.0 * x[:, :3]))[0].message
+
+
+@pytest.mark.parametrize(
+    "model", [Blocks(nn.ModuleList([block()])), Residual(nn.Tanh())], ids=["registered", "differentiated inputs"]
+)
+def test_what_is_registered_or_no_parameter_is_no_finding(model):
+    data = (DATA, residual_loss) if isinstance(model, Residual) else ([(X, Y)], "cross_entropy")
+    assert found(model, *data) == []
+
+
+# ── Summands of the loss ─────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(("weight", "said"), [(1e-3, None), (1.0, None), (1e7, "times that of"), (0.0, "exactly zero")])
+def test_a_summand_that_dwarfs_the_others_or_is_zero_is_named(weight, said):
+    def loss(outputs, targets):
+        penalty = outputs.square().mean()
+        return F.cross_entropy(outputs, targets) + weight * penalty
+
+    notes = [
+        f for f in diagnose(net(lambda s, x: s.c(hidden(s, x))), [(X, Y)], loss).findings if f.code == "loss-terms"
+    ]
+    assert [said in f.message for f in notes] == ([] if said is None else [True])
+
+
+# ── Samples that influence each other ────────────────────────────────────────────────────────────────────────────────
+def attention(batch_first):
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first)
+    return Net(lambda s, x: s.o(s.e(s.i(x)).mean(1)), i=nn.Linear(8, 16), e=layer, o=nn.Linear(16, 3))
+
+
+def recurrent(forward, batch_first=False):
+    return Net(forward, r=nn.GRU(8, 16, batch_first=batch_first), o=nn.Linear(16, 3))
+
+
+MIXED = {
+    "attention": (attention(False), SEQUENCES, "multi_head_attention_forward"),
+    "recurrence": (recurrent(lambda s, x: s.o(s.r(x)[0][:, -1])), SEQUENCES, "gru"),
+    "reshape": (recurrent(lambda s, x: s.o(s.r(x.reshape(10, -1, 8))[0][-1])), SEQUENCES, "gru"),
+    "softmax": (net(lambda s, x: s.c(torch.tanh(s.b(32 * s.a(x).softmax(0))))), X, "softmax"),
+    "norm": (net(lambda s, x: s.c(torch.tanh(s.b(40 * s.a(x) / s.a(x).norm())))), X, "norm"),
+}
+APART = {
+    "attention": (attention(True), SEQUENCES),
+    "recurrence": (recurrent(lambda s, x: s.o(s.r(x)[0][:, -1]), batch_first=True), SEQUENCES),
+    "transpose": (recurrent(lambda s, x: s.o(s.r(x.transpose(0, 1))[0][-1])), SEQUENCES),
+    "softmax": (net(lambda s, x: s.c(torch.tanh(s.b(32 * s.a(x).softmax(-1))))), X),
+    "batch norm": (nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)), X),
+    "statistics": (net(lambda s, x: s.c(torch.tanh(s.a(x) - s.a(x).mean(0)))), X),
+    "graph": (net(lambda s, x: s.c(GRAPH[: len(x), : len(x)] @ torch.tanh(s.a(x)))), X),
+    "messages": (net(lambda s, x: s.c(torch.zeros(len(x), 32).index_add(0, EDGES[1], s.a(x)[EDGES[0]]))), X),
+    "pairs": (net(lambda s, x: s.a(x) @ s.a(x).T), X),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_the_operation_that_mixes_samples_is_named(name):
+    model, inputs, operation = MIXED[name]
+    finding = found(model, [(inputs, FIRST if inputs is SEQUENCES else Y)])[0]
+    assert finding.code == "mixed-samples"
+    assert f"`{operation}`" in finding.message
+
+
+@pytest.mark.parametrize("name", APART)
+def test_samples_that_stay_apart_statistics_graphs_and_pairs_are_no_finding(name):
+    from theta0._batches import load_batches
+
+    model, inputs = APART[name]
+    measured = mixing(model, load_batches([(inputs, torch.zeros(len(inputs)).long())], model)[0])
+    assert measured is None or measured.share == 0 or measured.kind
+
+
+def test_a_healthy_diagnosis_costs_a_twelfth_of_a_gradient_more():
+    result = diagnose(net(lambda s, x: s.c(hidden(s, x))), [(X, Y)] * 4, "cross_entropy", probe_steps=0)
+    assert result.findings == ()
+    assert result.cost == pytest.approx(4 + 2 * 8 / 64 / 3)

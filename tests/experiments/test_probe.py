@@ -1,0 +1,182 @@
+"""Short runs say whether a start trains; what they say decides between findings."""
+
+import math
+from contextlib import suppress
+
+import pytest
+import torch
+from torch import nn
+
+from cases import normal
+from states import randomness, state_of
+from theta0._batches import load_batches
+from theta0.diagnosis import diagnose
+from theta0.experiments.free_outputs import free_outputs
+from theta0.experiments.optimizers import optimizer_kind
+from theta0.experiments.probe import probe
+from theta0.experiments.shuffled_labels import permutable
+from theta0.experiments.zero_inputs import changed_without_data
+
+X = normal(128, 8)
+Y = X[:, :3].argmax(1)
+
+
+def parts(targets):
+    return list(zip(X.split(32), targets.split(32), strict=True))
+
+
+def mlp(last: nn.Module | None = None, outputs: int = 3) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, outputs)]
+        return nn.Sequential(*layers, *([] if last is None else [last]))
+
+
+def silent() -> nn.Sequential:
+    """Two zero weights in a row, and nothing between them: neither ever gets a gradient."""
+    model = mlp()
+    for parameter in (model[2].weight, model[2].bias, model[4].weight):
+        nn.init.zeros_(parameter)
+    return model
+
+
+def probed(model, rate, targets=Y, steps=100):
+    data = load_batches(parts(targets), model)
+    free = free_outputs(model, data, "cross_entropy")
+    return probe(model, data, "cross_entropy", optimizer_kind("adam", model), rate, free=free, steps=steps)
+
+
+def test_a_network_that_learns_trains_and_the_run_is_the_evidence():
+    found = probed(mlp(), 1e-2)
+    (run,) = found.runs
+    assert (found.outcome, run.rate, run.outcome) == ("trains", 1e-2, "trains")
+    frequencies = torch.bincount(Y).double() / len(Y)
+    assert found.constant == pytest.approx(float(-(frequencies * frequencies.log()).sum()))
+    assert run.final < found.level < found.constant
+    assert found.cost == pytest.approx(len(run.losses) + 4 / 3)
+
+
+def test_one_that_cannot_learn_fails_at_every_rate_and_on_a_few_samples():
+    found = probed(silent(), 0.1)
+    assert found.fails
+    assert len(found.runs) == 5
+    assert found.fits_one_batch is False
+    assert found.cost <= 100
+
+
+def test_a_rate_that_is_too_low_is_told_from_a_start_that_is_ill():
+    codes = [f.code for f in diagnose(mlp(), parts(Y), "cross_entropy", optimizer="adam", learning_rate=1e-7).findings]
+    assert "learning-rate-too-low" in codes
+    assert "does-not-train" not in codes
+
+
+def test_a_rate_finding_that_a_trial_refutes_is_a_note():
+    model, targets = mlp(), Y
+    options = {"optimizer": "adam", "learning_rate": 0.3}
+    alone = diagnose(model, parts(targets), "cross_entropy", probe_steps=0, **options)
+    tried = diagnose(model, parts(targets), "cross_entropy", **options)
+    assert tried.probe.outcome == "trains"
+    assert all(f.severity == "note" for f in tried.findings if f.code.startswith("learning-rate"))
+    assert len(tried.findings) <= len(alone.findings)
+
+
+def test_a_rate_that_overshoots_is_an_error_with_both_runs():
+    found = diagnose(mlp(), parts(Y), "cross_entropy", optimizer="momentum", learning_rate=300.0)
+    (finding,) = (f for f in found.findings if f.code == "learning-rate-too-high")
+    assert finding.severity == "error"
+    high, low = finding.evidence
+    assert high.rate == 300.0 > low.rate
+    assert low.final < high.final
+
+
+def test_it_is_said_when_there_was_no_probe():
+    found = diagnose(mlp(), parts(Y), "cross_entropy", probe_steps=0)
+    assert found.probe is None
+    assert "probe was turned off" in " ".join(found.not_measured)
+    assert not diagnose(mlp(), parts(Y), "cross_entropy").not_measured
+
+
+def test_without_a_cause_it_says_what_was_excluded():
+    """A loss of half of the batch's labels alone: nothing that the network does reaches it."""
+    found = diagnose(
+        mlp(), parts(Y), lambda o, t: 0 * o.sum() + t.double().mean(), optimizer="adam", learning_rate=1e-3
+    )
+    assert not any(run.outcome == "trains" for run in found.probe.runs)
+    assert found.not_measured or not found.healthy
+
+
+# ── Free outputs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def free_of(model, targets, loss):
+    return free_outputs(model, load_batches(parts(targets), model), loss)
+
+
+def test_the_constant_of_an_unnamed_loss_is_its_closed_form():
+    t = normal(128, 2, seed=1) * 5 + 7
+    found = free_of(mlp(outputs=2), t, lambda o, y: ((o - y) ** 2).sum(1).mean())
+    assert found.constant == pytest.approx(float(t.var(0, correction=0).sum()), rel=1e-3)
+    assert found.least == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.3])
+def test_soft_labels_by_hand_are_not_called_squashed(smoothing):
+    t = (1 - smoothing) * nn.functional.one_hot(Y, 3) + smoothing / 3
+    found = free_of(mlp(), t, lambda o, y: -(y * o.log_softmax(1)).sum(1).mean())
+    assert found.least == pytest.approx(float(torch.special.entr(t).sum(1).mean()), rel=1e-3)
+    assert found.gap == 0
+    codes = [f.code for f in diagnose(mlp(), parts(t), lambda o, y: -(y * o.log_softmax(1)).sum(1).mean()).findings]
+    assert "squashed-output" not in codes
+
+
+def test_a_last_operation_that_an_unnamed_loss_cannot_use_is_found():
+    model, t = mlp(nn.Sigmoid(), 1), normal(128, 1, seed=2) * 5
+    found = free_of(model, t, nn.HuberLoss())
+    assert found.gap > 0.1
+    assert "squashed-output" in [f.code for f in diagnose(model, parts(t), nn.HuberLoss()).findings]
+
+
+def test_a_loss_without_a_minimum_has_none():
+    assert free_of(mlp(), Y, nn.NLLLoss()).least == -math.inf
+
+
+# ── Labels and inputs ────────────────────────────────────────────────────────────────────────────────────────────────
+def test_labels_of_their_own_are_not_permuted():
+    model = mlp()
+    assert permutable(load_batches(parts(Y), model))
+    assert not permutable(load_batches(parts(torch.arange(128)), model))
+
+
+def test_an_output_without_the_data():
+    model = mlp()
+    (batch,) = load_batches([(X, Y)], model)
+    assert changed_without_data(model, batch) > 0.01
+    nn.init.zeros_(model[0].weight)
+    assert changed_without_data(model, batch) == 0
+
+
+# ── The model is as it was ───────────────────────────────────────────────────────────────────────────────────────────
+class Stop(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Stop, RuntimeError])
+@pytest.mark.parametrize("call", [1, 9, 30])
+def test_also_when_an_experiment_is_interrupted(error, call):
+    model, calls = mlp(nn.BatchNorm1d(3)), []
+
+    def loss(outputs, targets):
+        calls.append(1)
+        if len(calls) > call:
+            raise error
+        return nn.functional.cross_entropy(outputs, targets)
+
+    before, drawn = state_of(model), randomness()
+    with suppress(error, ValueError):  # an exception of the loss is a ValueError of one sentence
+        diagnose(model, parts(Y), loss, optimizer="adam", learning_rate=1e-4, probe_steps=30)
+    assert (state_of(model), randomness()) == (before, drawn)
+
+
+def test_also_when_it_diverges():
+    model = mlp()
+    before = state_of(model)
+    diagnose(model, parts(Y), "cross_entropy", optimizer="sgd", learning_rate=1e30)
+    assert state_of(model) == before
