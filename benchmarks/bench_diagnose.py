@@ -1,8 +1,9 @@
 """What a diagnosis costs: time in gradients of the same model on the same batch, and memory in plain steps.
 
 Each network in a fresh process, one thread, process time, gradient and diagnosis in turn. The ratio is per batch over
-four batches, without a learning rate and without the probe; gradients of the probe of zero gradients are taken off, as counted. Memory is the
-growth of the resident set's peak over what stands once model and data are made, against that of one plain step.
+four batches, without a learning rate and without the probe; gradients of the probe of zero gradients are taken off, as
+counted. Memory is the growth of the resident set's peak over what stands once model and data are made, against that of
+one plain step.
 
     python benchmarks/bench_diagnose.py [--before FILE] [--only resnet,vit] [--out benchmarks/results/diagnose.json]
 
