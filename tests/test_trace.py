@@ -119,6 +119,7 @@ def test_checkpointed_parts_are_traced_once_and_have_gradients(reentrant):
     records = {(r.layer, r.quantity): r.value for r in signals(Checkpointed(), [(normal(6, 4), torch.arange(6) % 2)], "cross_entropy")}  # fmt: skip  # noqa: E501
     assert records["block", "backward_norm"] > 0
     assert ("block#2", "backward_norm") not in records
+    assert steps_from(Checkpointed(), load_batches([(normal(6, 4), torch.arange(6) % 2)], Checkpointed()), "cross_entropy", optimizer="sgd", rate=0.1, steps=2)  # fmt: skip  # noqa: E501
     assert diagnose(Checkpointed(), [(normal(6, 4), torch.arange(6) % 2)], "cross_entropy").healthy
 
 
