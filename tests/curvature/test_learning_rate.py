@@ -114,3 +114,12 @@ def test_certificate_needs_the_gauss_newton_matrix():
     assert found.matrix == "ggn"
     assert found.certificate is not None
     assert found.value == pytest.approx(found.bound / 4)
+
+
+def test_adams_second_moments_do_not_depend_on_what_dropout_drops():
+    model, x, y, loss = net("mlp")
+    found = []
+    for seed in (0, 1, 2):
+        torch.manual_seed(seed)
+        found.append(curvature_rate(model, [(x, y)], loss, OptimizerSettings("adam"), generator=0).top_eigenvalue)
+    assert found[0] == found[1] == found[2]

@@ -15,7 +15,8 @@ from theta0._errors import NoCurvatureError, UserCodeError
 from theta0._losses import Loss, checked, loss_of, name_of
 from theta0._models import unwrapped
 from theta0._randomness import Randomness
-from theta0._state import preserve_state
+from theta0._state import twice_differentiable
+from theta0._trace.interpreter import no_dropout
 from theta0._training import OptimizerSettings
 from theta0._weights import trained_parameters
 from theta0.curvature.problem import Matrix, flat
@@ -297,7 +298,7 @@ def _inverse_preconditioner(
     parts = [sliced(b, slice(i * s, (i + 1) * s)) for b, s in zip(data, sizes, strict=True) for i in range(cuts)]
     parameters = trained_parameters(model)
     squares = []
-    with preserve_state(model), torch.enable_grad():
+    with twice_differentiable(model), no_dropout():  # as for the curvature: a dropped unit has no second moment
         if cuts > 1 and not _takes(model, parts[0], loss):
             parts, cuts = list(data), 1
         for part in parts:
