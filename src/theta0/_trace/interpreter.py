@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as module_hooks
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 from torch.utils import checkpoint
 
 from theta0._trace.functions import SPECS, Argument, Spec, argument
@@ -59,6 +59,7 @@ class Step:  # not frozen: one is made for every function, and freezing costs mo
         tensors: the tensors among the arguments, each once.
         interpreter: the interpreter that runs it.
         attention: the attention call inside which it runs, if any.
+        memory: what a handler keeps from before the function for after it.
     """
 
     function: Callable[..., Any]
@@ -69,6 +70,7 @@ class Step:  # not frozen: one is made for every function, and freezing costs mo
     tensors: tuple[Tensor, ...]
     interpreter: "Interpreter"
     attention: "Step | None" = None
+    memory: Any = None
 
     def argument(self, place: Argument | None) -> Any:
         """An argument given by position or keyword; None where it was not given."""
@@ -186,6 +188,32 @@ class Interpreter(TorchFunctionMode):  # a class because torch's interception po
                 entry[1][handler] = note
         elif note is not None:
             self._notes[id(tensor)] = (weakref.ref(tensor), {handler: note})
+
+    def forget_dead(self) -> None:
+        """Drop the notes on tensors that are gone, as a pass of unknown length has to."""
+        self._notes = {key: entry for key, entry in self._notes.items() if entry[0]() is not None}
+
+    @property
+    def active(self) -> bool:
+        """Whether functions that are called now come here: not inside a function that runs, nor where suspended."""
+        return self in _get_current_function_mode_stack()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Within the block functions run as if this interpreter were not there; modes of the user's stay."""
+        stack = _get_current_function_mode_stack()
+        above = stack[stack.index(self) + 1 :]
+        for _ in (self, *above):
+            _pop_mode()
+        for mode in above:
+            _push_mode(mode)
+        try:
+            yield
+        finally:
+            for _ in above:
+                _pop_mode()
+            for mode in (self, *above):
+                _push_mode(mode)
 
     def note_of(self, tensor: Any, handler: Handler) -> Any:
         """What a handler noted of a tensor; None if nothing."""
