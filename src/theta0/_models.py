@@ -12,6 +12,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import tree_flatten, tree_map
 
 from theta0._errors import NothingBetterError
+from theta0._steps import StepInputs, run_step
 
 P = ParamSpec("P")
 
@@ -27,6 +28,8 @@ def outputs_of(model: nn.Module, inputs: Any) -> Any:
 
 def called(model: nn.Module, inputs: Any) -> Any:
     """As `outputs_of`, on the given tensors themselves."""
+    if isinstance(inputs, StepInputs):
+        return run_step(model, inputs)
     if isinstance(inputs, Mapping):
         return model(**(inputs if _takes_labels(model) else without_labels(inputs)))
     if isinstance(inputs, (tuple, list)) and _takes_several(model):
@@ -134,6 +137,21 @@ def graph_nodes(tensors: Iterable[Tensor | None]) -> Iterator[Any]:
             seen.add(node)
             yield node
             waiting.extend(following for following, _ in node.next_functions)
+
+
+def required_parameters(model: nn.Module) -> list[str]:
+    """The arguments that `forward` cannot do without."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(model.forward).parameters.values()
+    return [p.name for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
+
+
+def parameter_names(model: nn.Module) -> set[str] | None:
+    """The names of `forward`'s parameters; None where it takes any."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return None
+    return {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL}
 
 
 def _takes_several(model: nn.Module) -> bool:

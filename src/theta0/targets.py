@@ -1,5 +1,6 @@
 """A target file: the user's model, batches and loss, and how they train it."""
 
+import ast
 import importlib.util
 import sys
 import traceback
@@ -12,7 +13,8 @@ from typing import Any
 from torch import nn
 
 from theta0._losses import Loss, checked
-from theta0._training import checked_optimizer
+from theta0._optimizers import OptimizerLike, recognized_optimizer
+from theta0._steps import Step
 
 
 @dataclass(frozen=True)
@@ -27,15 +29,17 @@ class Target:
         optimizer: the user's optimizer, or None.
         learning_rate: its rate, or None.
         build: the file's `model()`, which builds another one.
+        step: the step instead of a loss, or None.
     """
 
     name: str
     model: nn.Module
     batches: Any
     loss: Loss
-    optimizer: str | None
+    optimizer: OptimizerLike | None
     learning_rate: float | None
     build: Callable[[], nn.Module]
+    step: Step | None = None
 
 
 def load_target(name: str) -> Target:
@@ -52,17 +56,40 @@ def load_target(name: str) -> Target:
     if not isinstance(model, nn.Module):
         raise ValueError(f"{name}: expected model() to return a torch.nn.Module, got {type(model).__name__}")
     batches = _called(module, name, "batches")
-    optimizer, rate = getattr(module, "optimizer", None), getattr(module, "learning_rate", None)
+    optimizer, rate, step = (getattr(module, key, None) for key in ("optimizer", "learning_rate", "step"))
+    if hasattr(module, "make_optimizer"):
+        optimizer = _guarded(f"{name}: make_optimizer(model)", lambda: module.make_optimizer(model))
     try:
-        loss = checked(getattr(module, "loss", None))
-        if optimizer is not None:
-            checked_optimizer(optimizer)
+        loss = checked(getattr(module, "loss", None), step)
+        recognized_optimizer(optimizer, model)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
     if rate is not None and not (number and 0 < rate < float("inf")):
         raise ValueError(f"{name}: learning_rate: expected a positive number, got {rate!r}")
-    return Target(name, model, batches, loss, optimizer, None if rate is None else float(rate), module.model)
+    return Target(name, model, batches, loss, optimizer, None if rate is None else float(rate), module.model, step)
+
+
+def is_script(name: str) -> bool:
+    """Whether a file is a training script: a Python file that defines neither `model()` nor `batches`.
+
+    It is read, not run.
+
+    Returns:
+        False for a target file, and for what is no Python file.
+    """
+    path = Path(name)
+    if path.suffix != ".py" or not path.is_file():
+        return False
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return False
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assigned = {
+        t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)
+    }
+    return not functions & {"model", "batches"} and "batches" not in assigned
 
 
 def _called(module: ModuleType, name: str, function: str) -> Any:

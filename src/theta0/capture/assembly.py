@@ -75,7 +75,9 @@ def factor_of(batches: Sequence[Sequence[Pass]], steps: Steps | None) -> tuple[F
     if any(len(batch) > 1 or len(batch[0].roots) > 1 for batch in batches) or batches[0][0].roots[0] is None:
         return Factor(), None
     inner, value = unscaled(batches[0][0].roots[0])
-    if value == 1.0 or steps is None or not steps.groups:
+    if value == 1.0:
+        return Factor(), inner
+    if steps is None or not steps.groups:
         return Factor(value), None
     accumulated = max(len(group) for group in steps.groups)
     left = (steps.shrunk or 1.0) * value
@@ -146,7 +148,9 @@ def model_of(found: Recording, entries: Iterable[Entry], steps: Steps | None) ->
     entries = list(entries)
     called = list({id(e.module): e.module for e in entries if e.module is not None}.values())
     owned = {id(p) for module in called for p in module.parameters()}
-    loose = [c.value for e in entries for c in e.uses() if isinstance(c, Constant) and isinstance(c.value, nn.Parameter)]
+    loose = [
+        c.value for e in entries for c in e.uses() if isinstance(c, Constant) and isinstance(c.value, nn.Parameter)
+    ]
     candidates = {id(m): m for m in (*called, *(module for module, _ in found.owners.values()))}
     sized = sorted(candidates.values(), key=lambda module: sum(1 for _ in module.modules()))
     fitting = [m for m in sized if _owns(m, called, loose)]
@@ -308,7 +312,8 @@ def _standard_loss(batch: CapturedBatch, entries: Sequence[Entry]) -> tuple[str,
     known = name is not None and output == Result(0, 0) and isinstance(target, Value)
     if not known or not default or any(_is_use(value) for value in (*arguments[2:], *rest)):
         return None
-    assert name is not None and isinstance(target, Value)
+    assert name is not None
+    assert isinstance(target, Value)
     return name, batch.values[target.number]
 
 

@@ -20,6 +20,7 @@ from theta0.capture.assembly import (
     plain_form,
     stepped,
     tape_of,
+    unscaled,
 )
 from theta0.capture.entries import Use, closure
 from theta0.capture.recording import Pass, Recording, Steps
@@ -137,13 +138,7 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
 
 def _taped(batch: Sequence[Pass], model: nn.Module, cut: Callable[[Use], bool], inner: bool) -> CapturedBatch:
     root = batch[0].roots[0]
-    return tape_of(batch, model, cut, _without_factor(root) if inner and root is not None else None)
-
-
-def _without_factor(root: Use) -> Use:
-    from theta0.capture.assembly import unscaled
-
-    return unscaled(root)[0]
+    return tape_of(batch, model, cut, unscaled(root)[0] if inner and root is not None else None)
 
 
 def _compare(model: nn.Module, one: Pass, cut: Callable[[Use], bool]) -> int:
@@ -175,7 +170,9 @@ def _require_same(what: str, replayed: Tensor, own: Tensor) -> None:
     distance = float((a - b).norm() / b.norm()) if a.shape == b.shape else float("nan")
     if a.device.type != "cpu" and distance <= _TOLERANCE:
         return
-    shown = f"{float(a):.9g} instead of {float(b):.9g}" if a.numel() == b.numel() == 1 else f"a share {distance:.1e} off"
+    shown = (
+        f"{float(a):.9g} instead of {float(b):.9g}" if a.numel() == b.numel() == 1 else f"a share {distance:.1e} off"
+    )
     raise CaptureError(
         f"{what}, replayed, is {shown}: a part of the script's step is not seen (numpy or .item() in the loss, a view "
         "that is written to, threads, state outside of modules), so nothing is said of it; pass step= from Python"
@@ -191,7 +188,7 @@ def _plain(
         root = passes[0].roots[0]
         if len(passes) > 1 or len(passes[0].roots) > 1 or root is None:
             return None
-        end = _without_factor(root) if inner else root
+        end = unscaled(root)[0] if inner else root
         form = plain_form(batch, closure([end], cut), end)
         if form is None or (found and form[1] != found[0][1]):
             return None

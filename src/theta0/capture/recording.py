@@ -1,4 +1,4 @@
-"""Watching a script train: its outermost module calls, what it does with their outputs, its backward passes and steps."""
+"""Watching a script train: its outermost module calls, what it does with their outputs, backward passes and steps."""
 
 import gc
 import os
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -427,7 +428,7 @@ def _before_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
         for p in steps.parameters:
             if id(p) not in found.covered:
                 found.covered.add(id(p))
-                found.restores[id(p)] = lambda p=p, value=p.detach().clone(): p.data.copy_(value)
+                found.restores[id(p)] = partial(p.data.copy_, p.detach().clone())
     group = optimizer.param_groups[0]
     steps.rate = max([steps.rate, *(float(group[key]) for key in ("lr", "initial_lr", "max_lr") if key in group)])
     _consume(found, steps)
@@ -491,5 +492,5 @@ def _state_of(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 
 
 def _optimizers_alive() -> int:
-    """How many optimizers the script has made; by their types, since proxies answer to `isinstance` with side effects."""
+    """How many optimizers the script has made; by their types, since proxies answer `isinstance` with side effects."""
     return sum(issubclass(type(found), torch.optim.Optimizer) for found in gc.get_objects())

@@ -175,7 +175,8 @@ def _seen(recording: Recording) -> str:
 def _nothing(found: Captured, recording: Recording, name: str) -> str:
     what = f"{name}: expected a script that trains, or a file that defines model(), batches() and loss; "
     if isinstance(found.error, SystemExit):
-        return f"{what}it left with exit code {found.error.code} before its first backward pass; pass its arguments after --"
+        left = f"it left with exit code {found.error.code} before its first backward pass"
+        return f"{what}{left}; pass its arguments after --"
     if found.error is not None:
         return f"{what}it raised {_raised(found.error)} before its first backward pass; does it run by itself?"
     unseen = " whose path from a module's call was not seen" if recording.unseen else ""

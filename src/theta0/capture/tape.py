@@ -104,7 +104,9 @@ class CapturedBatch:
 
 
 register_pytree_node(
-    CapturedBatch, lambda batch: (list(batch.values), batch.tape), lambda values, tape: CapturedBatch(tape, tuple(values))
+    CapturedBatch,
+    lambda batch: (list(batch.values), batch.tape),
+    lambda values, tape: CapturedBatch(tape, tuple(values)),
 )
 
 

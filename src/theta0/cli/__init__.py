@@ -1,16 +1,19 @@
 """The command line. torch is imported inside the commands, so that `theta0 --help` answers at once."""
 
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from theta0.cli.compare import compare
 from theta0.cli.console import (
+    BudgetOption,
     HtmlOption,
     JsonOption,
+    ScriptArguments,
     TargetArgument,
     TracebackOption,
     bar,
@@ -19,6 +22,10 @@ from theta0.cli.console import (
     require_writable,
     show,
 )
+from theta0.cli.scripts import Outcome, leave_to_child, outcomes
+
+if TYPE_CHECKING:
+    from theta0.targets import Target
 
 app = typer.Typer(
     add_completion=False,
@@ -40,30 +47,39 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 @app.command()
 def diagnose(
-    target: TargetArgument, as_json: JsonOption = False, html: HtmlOption = None, traceback: TracebackOption = False
+    target: TargetArgument,
+    arguments: ScriptArguments = None,
+    as_json: JsonOption = False,
+    html: HtmlOption = None,
+    budget: BudgetOption = None,
+    traceback: TracebackOption = False,
 ) -> None:
     """Say what is wrong with a starting point. Exit code: 0 no finding of severity error, 1 some, 2 bad target."""
-    with errors(traceback), progress("looking at the starting point"), redirect_stdout(sys.stderr):
-        from theta0.diagnosis import diagnose as run
-        from theta0.reports import diagnosis_document, diagnosis_report, write_page
-        from theta0.targets import load_target
-
+    leave_to_child(target)
+    with errors(traceback), progress("looking at the starting point"):
         require_writable(html)
-        t = load_target(target)
-        result = run(t.model, t.batches, t.loss, optimizer=t.optimizer, learning_rate=t.learning_rate)
-        if html is not None:
-            write_page(html, result, target=target)
-    show(
-        lambda: diagnosis_document(result, target=target),
-        lambda: diagnosis_report(result, target=target),
-        as_json,
+        code = outcomes(target, arguments, budget, lambda t: _diagnosed(t, html), as_json)
+    raise typer.Exit(code)
+
+
+def _diagnosed(t: "Target", html: Path | None) -> Outcome:
+    from theta0.diagnosis import diagnose as run
+    from theta0.reports import diagnosis_document, diagnosis_report, write_page
+
+    result = run(t.model, t.batches, t.loss, step=t.step, optimizer=t.optimizer, learning_rate=t.learning_rate)
+    if html is not None:
+        write_page(html, result, target=t.name)
+    return Outcome(
+        lambda: diagnosis_document(result, target=t.name),
+        lambda: diagnosis_report(result, target=t.name),
+        0 if result.healthy else 1,
     )
-    raise typer.Exit(0 if result.healthy else 1)
 
 
 @app.command()
 def treat(
     target: TargetArgument,
+    arguments: ScriptArguments = None,
     with_: Annotated[
         str, typer.Option("--with", help="auto, a remedy (unit-variance, lcw, nio, mmd …) or standardize-input.")
     ] = "auto",
@@ -73,45 +89,44 @@ def treat(
     steps: Annotated[int, typer.Option(help="Training budget of each start.", min=1)] = 100,
     as_json: JsonOption = False,
     html: HtmlOption = None,
+    budget: BudgetOption = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Mend a starting point and prove it. Exit code: 0 kept, 1 nothing was better, 2 bad target."""
-    with errors(traceback), progress("mending the starting point") as tell, redirect_stdout(sys.stderr):
+    leave_to_child(target)
+    with errors(traceback), progress("mending the starting point") as tell:
         import torch
-
-        from theta0.reports import treatment_document, treatment_report, write_page
-        from theta0.targets import load_target
-        from theta0.treatment import save_start
-        from theta0.treatment import treat as run
 
         require_writable(out, html)
         torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
-        t = load_target(target)
-        result = run(
-            t.model,
-            t.batches,
-            t.loss,
-            with_=with_,
-            optimizer=t.optimizer,
-            learning_rate=t.learning_rate,
-            steps=steps,
-            progress=tell,
-        )
-        if result.kept and out is not None:
-            save_start(result.wrapped or t.model, out, method=result.remedy)
-        if html is not None:
-            write_page(html, result, target=target)
-    show(
-        lambda: treatment_document(result, target=target),
-        lambda: treatment_report(result, target=target),
-        as_json,
+        options = {"with_": with_, "steps": steps, "progress": tell}
+        code = outcomes(target, arguments, budget, lambda t: _treated(t, out, html, options), as_json)
+    raise typer.Exit(code)
+
+
+def _treated(t: "Target", out: Path | None, html: Path | None, options: dict[str, Any]) -> Outcome:
+    from theta0.reports import treatment_document, treatment_report, write_page
+    from theta0.treatment import save_start
+    from theta0.treatment import treat as run
+
+    result = run(
+        t.model, t.batches, t.loss, step=t.step, optimizer=t.optimizer, learning_rate=t.learning_rate, **options
     )
-    raise typer.Exit(0 if result.kept else 1)
+    if result.kept and out is not None:
+        save_start(result.wrapped or t.model, out, method=result.remedy)
+    if html is not None:
+        write_page(html, result, target=t.name)
+    return Outcome(
+        lambda: treatment_document(result, target=t.name),
+        lambda: treatment_report(result, target=t.name),
+        0 if result.kept else 1,
+    )
 
 
 @app.command()
 def rate(
     target: TargetArgument,
+    arguments: ScriptArguments = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd, momentum, adam …; default: the target's, or sgd.")] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Train briefly at ½, 1, 2 and 4 times the suggestion.")
@@ -124,25 +139,44 @@ def rate(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Test the curvature products on this network first.")] = False,
     as_json: JsonOption = False,
+    budget: BudgetOption = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Find the learning rate that the starting point can bear. Exit code: 0 done, 2 bad target or no curvature."""
-    with errors(traceback), progress("measuring the curvature") as tell, redirect_stdout(sys.stderr):
-        from theta0.curvature import suggest_learning_rate, top_eigenvalue, verify_learning_rate
-        from theta0.reports import rate_document, rate_report
-        from theta0.targets import load_target
+    leave_to_child(target)
+    with errors(traceback), progress("measuring the curvature") as tell:
 
-        t = load_target(target)
-        if check:
-            top_eigenvalue(t.model, t.batches, t.loss, max_batches=1, check=True)
-        chosen = optimizer or t.optimizer or "sgd"
-        found = suggest_learning_rate(
-            t.model, t.batches, t.loss, chosen, certify=certify, batch_sizes=batch_size or None
-        )
-        if verify:
-            tell("training briefly around the suggestion")
-        runs = verify_learning_rate(t.model, t.batches, t.loss, found) if verify else ()
-    show(lambda: rate_document(found, runs, target=target), lambda: rate_report(found, runs, target=target), as_json)
+        def run(t: "Target") -> Outcome:
+            return _rated(t, optimizer, certify, batch_size, check, tell if verify else None)
+
+        code = outcomes(target, arguments, budget, run, as_json)
+    raise typer.Exit(code)
+
+
+def _rated(
+    t: "Target",
+    optimizer: str | None,
+    certify: tuple[float, float] | None,
+    batch_size: list[int] | None,
+    check: bool,
+    tell: Callable[[str], None] | None,
+) -> Outcome:
+    from theta0._optimizers import recognized_optimizer
+    from theta0.curvature import suggest_learning_rate, top_eigenvalue, verify_learning_rate
+    from theta0.reports import rate_document, rate_report
+
+    if check and t.step is None:
+        top_eigenvalue(t.model, t.batches, t.loss, max_batches=1, check=True)
+    chosen = optimizer or recognized_optimizer(t.optimizer, t.model).name
+    found = suggest_learning_rate(
+        t.model, t.batches, t.loss, chosen, step=t.step, certify=certify, batch_sizes=batch_size or None
+    )
+    if tell is not None:
+        tell("training briefly around the suggestion")
+    runs = () if tell is None else verify_learning_rate(t.model, t.batches, t.loss, found, step=t.step)
+    return Outcome(
+        lambda: rate_document(found, runs, target=t.name), lambda: rate_report(found, runs, target=t.name), 0
+    )
 
 
 @app.command()
@@ -162,6 +196,7 @@ def spectrum(
     with errors(traceback), progress("measuring the spectrum") as tell, redirect_stdout(sys.stderr):
         import torch
 
+        from theta0._optimizers import recognized_optimizer
         from theta0.regularizers import penalties_from
         from theta0.reports import spectrum_document, spectrum_report, write_spectrum_figure
         from theta0.spectra import spectrum_change
@@ -180,7 +215,7 @@ def spectrum(
             steps=steps,
             points=points,
             penalties=penalties_from(penalty or [], t.model, t.batches),
-            optimizer=t.optimizer or "sgd",
+            optimizer=recognized_optimizer(t.optimizer, t.model).name,
             learning_rate=t.learning_rate,
             progress=tell,
         )

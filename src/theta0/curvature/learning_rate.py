@@ -16,6 +16,7 @@ from theta0._losses import Loss, checked, loss_of
 from theta0._models import unwrapped
 from theta0._randomness import Randomness
 from theta0._state import preserve_state, snapshot
+from theta0._steps import Step
 from theta0._training import OptimizerSettings, count_gradients, mean_loss, steps_from
 from theta0._weights import trained_parameters
 from theta0.curvature.problem import Matrix, flat
@@ -70,6 +71,7 @@ def suggest_learning_rate(
     loss: Loss = None,
     optimizer: str = "sgd",
     *,
+    step: Step | None = None,
     momentum: float = 0.9,
     nesterov: bool = False,
     betas: tuple[float, float] = (0.9, 0.999),
@@ -101,6 +103,7 @@ def suggest_learning_rate(
         batches: of the size that will be trained with.
         loss: a name, a callable, or None where the model returns its loss.
         optimizer: "sgd", "momentum", "adam", "adamw" or "rmsprop".
+        step: instead of a loss, a function (model, batch) → loss that takes batches of any form.
         momentum: of "momentum".
         nesterov: whether "momentum" is Nesterov's.
         betas: of Adam.
@@ -125,7 +128,8 @@ def suggest_learning_rate(
     """
     settings = OptimizerSettings(optimizer, momentum, nesterov, betas, eps=eps, weight_decay=weight_decay)
     chosen: Matrix = matrix or ("ggn" if optimizer in ADAPTIVE or certify is not None else "hessian")
-    data = load_batches(batches, unwrapped(model), max_batches=max_batches)
+    checked(loss, step)
+    data = load_batches(batches, unwrapped(model), max_batches=max_batches, step=step)
     inner, data = in_single_precision(with_shapes(unwrapped(model), data[0]), data)
     sizes = _checked_sizes(batch_sizes, data)
     inverse, cost = _inverse_preconditioner(inner, data, checked(loss), settings)

@@ -1,6 +1,7 @@
 """Measure a starting point and judge it by rules."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -8,6 +9,8 @@ from torch import nn
 from theta0._batches import Batch, load_batches
 from theta0._losses import Loss, checked
 from theta0._models import unwrapped
+from theta0._optimizers import OptimizerLike, recognized_optimizer
+from theta0._steps import Step
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.ordering import ordered, revised
 from theta0.diagnosis.results import Diagnosis, Finding
@@ -20,7 +23,8 @@ def diagnose(
     batches: Iterable[Any],
     loss: Loss = None,
     *,
-    optimizer: str | None = None,
+    step: Step | None = None,
+    optimizer: OptimizerLike | None = None,
     learning_rate: float | None = None,
     max_batches: int | None = 4,
     rules: Sequence[Rule] | None = None,
@@ -33,10 +37,13 @@ def diagnose(
 
     Args:
         model: any module, in the mode in which it will be trained.
-        batches: `(inputs, targets)` batches.
+        batches: `(inputs, targets)` batches; mappings are taken by the names of `forward`'s parameters.
         loss: "cross_entropy", "mse", "l1", "bce", a callable, or None where the model returns its own `.loss`.
-        optimizer: the one that will train it; default SGD.
-        learning_rate: its rate, which is judged too; without it probe steps use 0.01.
+        step: instead of a loss, a function (model, batch) → loss that takes batches of any form, such as
+            `lambda model, batch: model.training_step(batch, 0)`.
+        optimizer: the one that will train it, by name, class, factory or instance; default SGD. An instance, or what a
+            factory makes, brings its rate.
+        learning_rate: its rate, which is judged too; without any, probe steps use 0.01.
         max_batches: how many batches are read; None reads all.
         rules: rules of your own, judged after those of `theta0.diagnosis.RULES`.
 
@@ -64,10 +71,16 @@ def diagnose(
         >>> [f.message for f in found.findings if f.code == "rare-class"]
         ['Class 1 has 2% of the targets. Weight the loss by class.']
     """
-    checked(loss)
+    checked(loss, step)
     inner = unwrapped(model)
-    found = load_batches(batches, inner, max_batches=max_batches)
-    return diagnosis_of(inner, found, loss, optimizer=optimizer, rate=learning_rate, rules=rules)
+    found = load_batches(batches, inner, max_batches=max_batches, step=step)
+    kind = recognized_optimizer(optimizer, inner)
+    rate = learning_rate if learning_rate is not None else kind.rate or None
+    if kind.known or rate is None:
+        return diagnosis_of(inner, found, loss, optimizer=kind.name, rate=rate, rules=rules)
+    result = diagnosis_of(inner, found, loss, optimizer=kind.name, rules=rules)
+    unknown = f"the learning rate: no bound of {kind.shown}'s stability is known"
+    return replace(result, not_measured=(*result.not_measured, unknown))
 
 
 def diagnosis_of(
@@ -90,7 +103,13 @@ def diagnosis_of(
     judged = [finding for rule in alone or by_code.values() for finding in _judged(rule, evidence)]
     findings = ordered(revised(judged, by_code, evidence), by_code, evidence)
     allowed = None if alone or rate is None else evidence.allowed_rate
-    return Diagnosis(tuple(evidence.records), tuple(findings), evidence.cost, allowed)
+    return Diagnosis(tuple(evidence.records), tuple(findings), evidence.cost, allowed, _not_measured(evidence))
+
+
+def _not_measured(evidence: Evidence) -> tuple[str, ...]:
+    if not evidence.has_loss:
+        return ("gradients: there is no loss; pass loss=, step=, or what the model computes its own .loss from",)
+    return ()
 
 
 def _by_code(rules: Iterable[Rule]) -> dict[str, Rule]:

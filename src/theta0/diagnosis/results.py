@@ -48,16 +48,18 @@ class Diagnosis:
         findings: what is wrong, ordered by cause: fixing the first may remove the later ones.
         cost: in gradients (one forward and backward pass of this model on the mean batch is 1).
         learning_rate: what the curvature allows, where the user's rate was given and judged.
+        not_measured: what could not be looked at and why, one sentence each; nothing is said of it.
     """
 
     records: tuple[Record, ...]
     findings: tuple[Finding, ...]
     cost: float
     learning_rate: LearningRate | None = None
+    not_measured: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
-        """Whether no finding has severity error."""
+        """Whether no finding has severity error, in what was measured; see `not_measured`."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def to_dict(self) -> dict[str, float]:

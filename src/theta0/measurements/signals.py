@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from theta0._batches import Batch, checked_forward, load_batches, with_shapes
-from theta0._losses import Loss, applied, checked, loss_of
+from theta0._losses import Loss, applied, checked, loss_of, returned_loss
 from theta0._models import unwrapped
 from theta0._moments import (
     Moments,
@@ -208,9 +208,11 @@ def _forward(
         _observe_slope(layers[call.after.layer], number, call)
 
     with trace_calls(model, linear, before, *handlers) as interpreter:
-        if loss is None and batch.targets is None:
-            return None, checked_forward(model, batch)
-        if watched is None or loss is None:
+        if loss is None:
+            outputs = checked_forward(model, batch)
+            none = returned_loss(outputs) is None and batch.targets is None and not isinstance(batch.inputs, StepInputs)
+            return None if none else applied(None, outputs, batch), outputs
+        if watched is None:
             return loss_of(model, batch, loss)
         compared, handler = watched.inspection.compared, watched.comparison
 

@@ -99,6 +99,7 @@ def _body(diagnosis: Diagnosis) -> dict[str, Any]:
         "records": [_record(record) for record in diagnosis.records],
         "findings": [asdict(finding) for finding in diagnosis.findings],
         "learning_rate": None if diagnosis.learning_rate is None else asdict(diagnosis.learning_rate),
+        "not_measured": list(diagnosis.not_measured),
         "cost_in_gradients": diagnosis.cost,
     }
 

@@ -68,6 +68,7 @@ def diagnosis_report(diagnosis: Diagnosis, *, target: str) -> RenderableType:
     facts = [f"{label} {value}" for label, value in network_facts(diagnosis, brief=True)]
     facts.append(f"cost {number(diagnosis.cost)} gradients")
     head.append(Text(" · ".join(facts), style="dim"))
+    head.extend(Text(f"not measured: {printable(line)}", style="bold yellow") for line in diagnosis.not_measured)
     if diagnosis.findings:
         head.extend([Text(), *_findings(diagnosis.findings, FULL_FINDINGS)])
     table = layers_of(diagnosis)

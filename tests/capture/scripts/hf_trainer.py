@@ -8,7 +8,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 torch.manual_seed(0)
 tokens = torch.randint(0, 50, (64, 16))
 dataset = [{"input_ids": row, "labels": row} for row in tokens]
-config = GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=2, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0)
+dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+config = GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=2, **dropout)
 model = GPT2LMHeadModel(config)
 arguments = TrainingArguments(
     output_dir=tempfile.mkdtemp(),
