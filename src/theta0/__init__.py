@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from theta0._errors import CaptureError, InapplicableError, NoCurvatureError, NothingBetterError, UserCodeError
     from theta0._records import Record
-    from theta0.capture import Captured, CapturedStep, capture, capture_steps
+    from theta0.captures import Captured, CapturedStep, capture, capture_steps
     from theta0.comparison import Comparison, compare
     from theta0.curvature import LearningRate, suggest_learning_rate, top_eigenvalue
     from theta0.diagnosis import Diagnosis, Finding, diagnose
@@ -49,7 +49,7 @@ _HOMES = {
     for home, names in {
         "_errors": ("CaptureError", "InapplicableError", "NoCurvatureError", "NothingBetterError", "UserCodeError"),
         "_records": ("Record",),
-        "capture": ("Captured", "CapturedStep", "capture", "capture_steps"),
+        "captures": ("Captured", "CapturedStep", "capture", "capture_steps"),
         "comparison": ("Comparison", "compare"),
         "curvature": ("LearningRate", "suggest_learning_rate", "top_eigenvalue"),
         "diagnosis": ("Diagnosis", "Finding", "diagnose"),

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from theta0.cli import app
+from theta0.cli import app, scripts
 
 
 def main() -> None:
@@ -11,7 +11,7 @@ def main() -> None:
     results = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the script's own subprocesses and libraries print
     sys.stdout = results
-    sys.modules["theta0.cli.child"] = sys.modules[__name__]
+    scripts.in_child = True
     app(sys.argv[1:], prog_name="theta0")
 
 

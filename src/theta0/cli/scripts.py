@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from theta0.capture import Captured
+    from theta0.captures import Captured
     from theta0.targets import Target
 
-_CHILD = "theta0.cli.child"
+in_child = False  # set in the process that runs a script
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ def leave_to_child(target: str) -> None:
     Raises:
         typer.Exit: where it is.
     """
-    if _CHILD in sys.modules or Path(target).suffix != ".py":
+    if in_child or Path(target).suffix != ".py":
         return
     from theta0.targets import is_script
 
     if is_script(target):
-        raise typer.Exit(subprocess.call([sys.executable, "-m", _CHILD, *sys.argv[1:]]))
+        raise typer.Exit(subprocess.call([sys.executable, "-m", "theta0.cli.child", *sys.argv[1:]]))
 
 
 def outcomes(
@@ -75,7 +75,7 @@ def outcomes(
         if arguments:
             raise ValueError(f"{target}: expected arguments after -- only with a script, got {' '.join(arguments)}")
         return _shown([_run(verb, load_target(target))], as_json)
-    from theta0.capture.script import BATCHES, run_script
+    from theta0.captures.script import BATCHES, run_script
 
     def judged(captured: "Captured") -> int:
         return _shown([_run(verb, one) for one in _targets(target, captured)], as_json)

@@ -11,7 +11,7 @@ from theta0._batches import load_batches
 from theta0._errors import CaptureError
 from theta0._losses import Loss, loss_of
 from theta0._state import preserve_state
-from theta0.capture.assembly import (
+from theta0.captures.assembly import (
     Factor,
     batches_of,
     cut_of,
@@ -22,9 +22,9 @@ from theta0.capture.assembly import (
     tape_of,
     unscaled,
 )
-from theta0.capture.entries import Use, closure
-from theta0.capture.recording import Pass, Recording, Steps
-from theta0.capture.tape import CapturedBatch, replay, replayed
+from theta0.captures.entries import Use, closure
+from theta0.captures.recording import Pass, Recording, Steps
+from theta0.captures.tape import CapturedBatch, replay, replayed
 
 _TOLERANCE = 1e-5  # of losses and gradients on accelerators, whose sums are not the same twice; exactly on a CPU
 

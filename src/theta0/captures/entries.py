@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from theta0.capture.tape import Surroundings, leaves_of, mapped
+from theta0.captures.tape import Surroundings, leaves_of, mapped
 
 
 @dataclass(eq=False)

@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from theta0._models import graph_nodes, unwrapped
 from theta0._state import snapshot
 from theta0._trace.interpreter import PROCEED, Handler, Interpreter, Step
-from theta0.capture.entries import (
+from theta0.captures.entries import (
     Constants,
     Entry,
     Use,
@@ -27,7 +27,7 @@ from theta0.capture.entries import (
     random_states,
     surroundings,
 )
-from theta0.capture.tape import leaves_of, mapped
+from theta0.captures.tape import leaves_of, mapped
 
 _BACKWARD = (Tensor.backward, torch.autograd.backward)
 _VIEWS = ("T", "mT", "H", "mH", "data", "real", "imag")  # attributes that are functions of the tensor
@@ -226,19 +226,17 @@ def _call(
     """Run a module's call, unseen inside, and note on its outputs where they come from."""
     found.check()
     assert found.interpreter is not None
-    found.interpreter.forget_dead()
-    found.constants.forget_dead()
-    inner = unwrapped(module)
-    _remember(found, inner)
-    found.calls += 1
-    bound = _bound(found, (arguments, options))
-    states = random_states()
-    before = _trained_weights(found, inner)
     with found.interpreter.suspended():
+        found.interpreter.forget_dead()
+        found.constants.forget_dead()
+        inner = unwrapped(module)
+        _remember(found, inner)
+        found.calls += 1
+        bound = _bound(found, (arguments, options))
+        states, before = random_states(), _trained_weights(found, inner)
         outputs = call(module, *arguments, **options)
-        around = surroundings(drawn_since(states), before)
-    entry = _entry(found, inner, None, bound, around)
-    _note(found, entry, outputs)
+        entry = _entry(found, inner, None, bound, surroundings(drawn_since(states), before))
+        _note(found, entry, outputs)
     entry.own_loss, entry.single = own_loss_place(outputs), isinstance(outputs, Tensor)
     entry.calls = frozenset({entry, *entry.calls})
     found.live.append(entry)
@@ -277,10 +275,10 @@ def _trained_weights(found: Recording, module: nn.Module) -> list[tuple[Tensor, 
 def _apply(found: Recording, cls: Any, apply: Callable[..., Any], arguments: Any, options: dict[str, Any]) -> Any:
     """An `autograd.Function`: a mode sees only the functions inside it, and they have not its gradient."""
     assert found.interpreter is not None
-    bound = _bound(found, (arguments, options))
     with found.interpreter.suspended():
+        bound = _bound(found, (arguments, options))
         result = apply(cls, *arguments, **options)
-    _note(found, _entry(found, None, lambda *a, **k: cls.apply(*a, **k), bound, surroundings()), result)
+        _note(found, _entry(found, None, lambda *a, **k: cls.apply(*a, **k), bound, surroundings()), result)
     return result
 
 
@@ -336,7 +334,7 @@ def _recordable(step: Step) -> bool:
     name = getattr(step.function, "__name__", "")
     if name == "__get__":
         return getattr(getattr(step.function, "__self__", None), "__name__", "") in _VIEWS
-    return name not in ("__set__", "__delete__")
+    return name not in ("__set__", "__delete__", "__deepcopy__", "__reduce_ex__")
 
 
 def _after(found: Recording, step: Step, result: Any) -> Entry | None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 from theta0._errors import CaptureError
-from theta0.capture.captured import Captured, captured_steps, put_back
-from theta0.capture.recording import Recording, Stop, recorded
+from theta0.captures.captured import Captured, captured_steps, put_back
+from theta0.captures.recording import Recording, Stop, recorded
 
 BATCHES = 5  # of training: four for a diagnosis, and one
 

@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from theta0._trace.functions import SPECS
-from theta0.capture.entries import Constant, Entry, Use, closure
-from theta0.capture.recording import Pass, Recording, Steps, passes_for
-from theta0.capture.tape import CapturedBatch, Operation, Result, Tape, Value, Weight, mapped
+from theta0.captures.entries import Constant, Entry, Use, closure
+from theta0.captures.recording import Pass, Recording, Steps, passes_for
+from theta0.captures.tape import CapturedBatch, Operation, Result, Tape, Value, Weight, mapped
 
 
 class ScriptModules(nn.Module):
