@@ -39,7 +39,7 @@ def test_a_step_measures_what_a_loss_does():
 
 def test_a_step_may_return_a_mapping_as_lightning_does():
     found = diagnose(net(), BATCHES, step=lambda model, batch: {"loss": step(model, batch), "log": {}})
-    assert found.to_dict()["/loss"] == diagnose(net(), BATCHES, step=step).to_dict()["/loss"]
+    assert found.to_dict()["loss"] == diagnose(net(), BATCHES, step=step).to_dict()["/loss"]
 
 
 def test_rates_and_treatments_take_steps():
@@ -84,7 +84,7 @@ def test_forms_of_batches(name):
     item, model = FORMS[name]
     (batch,) = load_batches([item], model)
     assert torch.equal(batch.targets, Y)
-    assert diagnose(model, [item], "cross_entropy").to_dict()["/loss"] > 0
+    assert diagnose(model, [item], "cross_entropy").to_dict()["loss"] > 0
 
 
 def test_what_is_meant_by_three_tensors_is_asked():
@@ -101,7 +101,7 @@ def test_arrays_reach_a_step_as_they_are():
         seen.append(type(batch[0]))
         return F.cross_entropy(model(torch.from_numpy(batch[0])), torch.from_numpy(batch[1]))
 
-    assert diagnose(net(), [(X.numpy(), Y.numpy())], step=arrays).to_dict()["/loss"] > 0
+    assert diagnose(net(), [(X.numpy(), Y.numpy())], step=arrays).to_dict()["loss"] > 0
     assert set(seen) == {np.ndarray}
 
 

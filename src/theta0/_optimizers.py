@@ -59,7 +59,8 @@ def recognized_optimizer(optimizer: OptimizerLike | None, model: nn.Module) -> R
     if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer):
         maker: Any = optimizer  # torch declares no `lr` for the base class
         return _described(maker(parameters, lr=1e-3), None)
-    made = optimizer(parameters) if callable(optimizer) else None
+    factory: Any = optimizer
+    made = factory(parameters) if callable(factory) else None
     if not isinstance(made, torch.optim.Optimizer):
         raise ValueError(
             f"optimizer: expected one of {', '.join(OPTIMIZERS)}, an optimizer class, a function from parameters to an "

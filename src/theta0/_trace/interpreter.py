@@ -13,16 +13,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, overrides
 from torch.nn import functional as F
 from torch.nn.modules import module as module_hooks
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
 from theta0._trace.functions import SPECS, Argument, Spec, argument
 from theta0._trace.owners import Owners
 from theta0._trace.source import Source, source_of_call
 
+_overrides: Any = overrides  # torch declares no types for the stack of modes
+_mode_stack, _pop_mode, _push_mode = (
+    _overrides._get_current_function_mode_stack,
+    _overrides._pop_mode,
+    _overrides._push_mode,
+)
 PROCEED = object()  # a handler that replaces some functions returns it for the others
 _TRACING: ContextVar[bool] = ContextVar("theta0 traces a forward pass", default=False)
 
@@ -196,12 +202,12 @@ class Interpreter(TorchFunctionMode):  # a class because torch's interception po
     @property
     def active(self) -> bool:
         """Whether functions that are called now come here: not inside a function that runs, nor where suspended."""
-        return self in _get_current_function_mode_stack()
+        return self in _mode_stack()
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """Within the block functions run as if this interpreter were not there; modes of the user's stay."""
-        stack = _get_current_function_mode_stack()
+        stack = _mode_stack()
         above = stack[stack.index(self) + 1 :]
         for _ in (self, *above):
             _pop_mode()

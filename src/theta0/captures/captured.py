@@ -153,7 +153,10 @@ def _compare(model: nn.Module, one: Pass, cut: Callable[[Use], bool]) -> int:
     names = {id(p): name for name, p in model.named_parameters()}
     known = [(p, g) for key, (p, g) in one.gradients.items() if key in names]
     with preserve_state(model), torch.enable_grad():
+        versions = [p._version for p in model.parameters()]
         value = replayed(model, tape_of([one], model, cut), exactly=True)
+        if versions != [p._version for p in model.parameters()]:
+            raise CaptureError("the script's step writes to weights outside of its optimizer, which cannot be replayed")
         _require_same("the loss of the first batch", value, one.value)
         if known:
             found = torch.autograd.grad(value, [p for p, _ in known], allow_unused=True)
@@ -183,7 +186,7 @@ def _plain(
     model: nn.Module, batches: Sequence[Sequence[Pass]], taped: Sequence[CapturedBatch], cut: Any, inner: bool
 ) -> tuple[list[Any], Loss] | None:
     """The batches and the loss as a target file would have them, where that gives the same numbers."""
-    found = []
+    found: list[tuple[Any, Any]] = []
     for passes, batch in zip(batches, taped, strict=True):
         root = passes[0].roots[0]
         if len(passes) > 1 or len(passes[0].roots) > 1 or root is None:
@@ -199,9 +202,13 @@ def _plain(
 
 def _same_form(model: nn.Module, data: list[Any], loss: Loss, tape: CapturedBatch) -> bool:
     parameters = [p for p in model.parameters() if p.requires_grad]
-    values = []
+    makers: list[Callable[[], Tensor]] = [
+        lambda: loss_of(model, load_batches(data[:1], model)[0], loss)[0],
+        lambda: replay(model, tape),
+    ]
+    values: list[list[Tensor | None]] = []
     try:
-        for make in (lambda: loss_of(model, load_batches(data[:1], model)[0], loss)[0], lambda: replay(model, tape)):
+        for make in makers:
             with preserve_state(model), torch.enable_grad():
                 torch.manual_seed(0)
                 value = make()

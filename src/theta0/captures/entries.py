@@ -122,7 +122,8 @@ def surroundings(
 
 def random_states() -> tuple[Any, ...]:
     """The states of torch's, numpy's and Python's generators; torch's of the current accelerator too."""
-    accelerator = torch.cuda.get_rng_state() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    cuda: Any = torch.cuda  # torch declares no types for `is_initialized`
+    accelerator = cuda.get_rng_state() if cuda.is_available() and cuda.is_initialized() else None
     return torch.get_rng_state(), accelerator, np.random.get_state(), random.getstate()
 
 

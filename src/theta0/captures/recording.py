@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from theta0.captures.entries import (
 from theta0.captures.tape import leaves_of, mapped
 
 _BACKWARD = (Tensor.backward, torch.autograd.backward)
-_VIEWS = ("T", "mT", "H", "mH", "data", "real", "imag")  # attributes that are functions of the tensor
+_VIEWS = ("T", "mT", "H", "mH", "real", "imag")  # attributes that are functions of the tensor
 _ASKED = 3  # times to stop; a script that goes on catches everything
 _PATIENCE = 8  # times as many passes as are wanted: then it is enough, whatever is missing
 
@@ -132,7 +131,7 @@ class Recording:  # grows while the script runs
     live: list[Entry] = field(default_factory=list)
     interpreter: Interpreter | None = None  # None from where nothing more is to be seen
     insist: Callable[[], None] | None = None
-    handler: Handler | None = None
+    handler: Handler = field(default_factory=Handler)
 
     @property
     def enough(self) -> bool:
@@ -206,7 +205,7 @@ def _intercepted(found: Recording) -> Iterator[None]:
         yield
     finally:
         nn.Module.__call__ = call  # type: ignore[method-assign]
-        torch.autograd.Function.apply = apply
+        torch.autograd.Function.apply = apply  # type: ignore[method-assign]
         for hook in hooks:
             hook.remove()
 
@@ -299,7 +298,8 @@ def _bound(found: Recording, arguments: Any) -> Any:
 
 def _entry(found: Recording, module: nn.Module | None, function: Any, bound: Any, around: Any) -> Entry:
     found.entries += 1
-    entry = Entry(found.entries, module, function, *bound, around)
+    arguments, options = bound
+    entry = Entry(found.entries, module, function, arguments, options, around)
     entry.calls = frozenset(call for use in entry.uses() if isinstance(use, Use) for call in use.entry.calls)
     return entry
 
@@ -342,8 +342,9 @@ def _after(found: Recording, step: Step, result: Any) -> Entry | None:
     if ahead is None:
         return None
     changed = step.arguments[0] if result is None else result
-    if not leaves_of(changed):
-        return None
+    leaves = leaves_of(changed)
+    if not leaves or any(leaf.is_leaf and leaf.requires_grad for leaf in leaves):
+        return None  # a parameter that is written to, as initialization does, stays a parameter
     entry = _entry(found, None, step.function, ahead.bound, surroundings(drawn_since(ahead.states)))
     _note(found, entry, changed)
     return entry
@@ -426,10 +427,19 @@ def _before_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
         for p in steps.parameters:
             if id(p) not in found.covered:
                 found.covered.add(id(p))
-                found.restores[id(p)] = partial(p.data.copy_, p.detach().clone())
+                found.restores[id(p)] = _putter(p)
     group = optimizer.param_groups[0]
     steps.rate = max([steps.rate, *(float(group[key]) for key in ("lr", "initial_lr", "max_lr") if key in group)])
     _consume(found, steps)
+
+
+def _putter(parameter: Tensor) -> Callable[[], None]:
+    value = parameter.detach().clone()
+
+    def restore() -> None:
+        parameter.data.copy_(value)
+
+    return restore
 
 
 def _after_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
@@ -454,8 +464,7 @@ def _consume(found: Recording, steps: Steps, *, closure: bool = False) -> None:
     if not group:
         return
     if steps.shrunk is None:
-        held = [p for p in steps.parameters if p.grad is not None]
-        steps.shrunk = norm_of(held) / group[-1].norm if group[-1].norm > 0 else 1.0
+        steps.shrunk = norm_of(steps.parameters) / group[-1].norm if group[-1].norm > 0 else 1.0
     steps.groups.append(group)
 
 

@@ -40,6 +40,7 @@ def compare(
     with errors(traceback, store), progress("racing the starts") as tell, redirect_stdout(sys.stderr):
         import torch
 
+        from theta0._optimizers import recognized_optimizer
         from theta0.comparison import compare as run
         from theta0.comparison import winning_start_
         from theta0.comparison.reading import seeded
@@ -59,7 +60,7 @@ def compare(
             rates="auto" if rates == "auto" else _numbers(rates),
             steps=steps,
             seeds=seeds,
-            optimizer=t.optimizer,
+            optimizer=recognized_optimizer(t.optimizer, t.model).name,
             learning_rate=t.learning_rate,
             budget_s=budget,
             store=store,

@@ -27,6 +27,7 @@ from theta0._moments import (
 )
 from theta0._records import Record
 from theta0._state import preserve_state
+from theta0._steps import StepInputs
 from theta0._trace.calls import LinearCall, NonlinearityCall, trace_calls
 from theta0._trace.interpreter import Handler
 from theta0._trace.layouts import by_sample
