@@ -39,7 +39,7 @@ def test_a_step_measures_what_a_loss_does():
 
 def test_a_step_may_return_a_mapping_as_lightning_does():
     found = diagnose(net(), BATCHES, step=lambda model, batch: {"loss": step(model, batch), "log": {}})
-    assert found.to_dict()["loss"] == diagnose(net(), BATCHES, step=step).to_dict()["/loss"]
+    assert found.to_dict()["loss"] == diagnose(net(), BATCHES, step=step).to_dict()["loss"]
 
 
 def test_rates_and_treatments_take_steps():

@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from theta0.captures import Captured
     from theta0.targets import Target
 
+T = TypeVar("T")
 in_child = False  # set in the process that runs a script
 
 
@@ -74,7 +75,7 @@ def outcomes(
     if not is_script(target):
         if arguments:
             raise ValueError(f"{target}: expected arguments after -- only with a script, got {' '.join(arguments)}")
-        return _shown([_run(verb, load_target(target))], as_json)
+        return _shown([_run(lambda name: verb(load_target(name)), target)], as_json)
     from theta0.captures.script import BATCHES, run_script
 
     def judged(captured: "Captured") -> int:
@@ -95,7 +96,8 @@ def outcomes(
     return judged(captured)
 
 
-def _run(verb: Callable[["Target"], Outcome], target: "Target") -> Outcome:
+def _run(verb: Callable[[T], Outcome], target: T) -> Outcome:
+    """Run a verb; what the user's code prints goes to standard error."""
     with redirect_stdout(sys.stderr):
         return verb(target)
 
