@@ -1,6 +1,5 @@
 """A target file: the user's model, batches and loss, and how they train it."""
 
-import ast
 import importlib.util
 import sys
 import traceback
@@ -68,28 +67,6 @@ def load_target(name: str) -> Target:
     if rate is not None and not (number and 0 < rate < float("inf")):
         raise ValueError(f"{name}: learning_rate: expected a positive number, got {rate!r}")
     return Target(name, model, batches, loss, optimizer, None if rate is None else float(rate), module.model, step)
-
-
-def is_script(name: str) -> bool:
-    """Whether a file is a training script: a Python file that defines neither `model()` nor `batches`.
-
-    It is read, not run.
-
-    Returns:
-        False for a target file, and for what is no Python file.
-    """
-    path = Path(name)
-    if path.suffix != ".py" or not path.is_file():
-        return False
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):
-        return False
-    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assigned = {
-        t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)
-    }
-    return not functions & {"model", "batches"} and "batches" not in assigned
 
 
 def _called(module: ModuleType, name: str, function: str) -> Any:

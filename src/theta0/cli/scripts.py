@@ -1,5 +1,6 @@
 """A training script as a target: it runs in a process of its own, and the verb runs there on what was captured."""
 
+import ast
 import copy
 import json
 import os
@@ -37,6 +38,28 @@ class Outcome:
     code: int
 
 
+def is_script(name: str) -> bool:
+    """Whether a file is a training script: a Python file that defines neither `model()` nor `batches`.
+
+    It is read, not run, and torch is not imported for it.
+
+    Returns:
+        False for a target file, and for what is no Python file.
+    """
+    path = Path(name)
+    if path.suffix != ".py" or not path.is_file():
+        return False
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return False
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assigned = {
+        t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)
+    }
+    return not functions & {"model", "batches"} and "batches" not in assigned
+
+
 def leave_to_child(target: str) -> None:
     """Run the same command in a process of its own where the target is a script, and leave with its exit code.
 
@@ -45,8 +68,6 @@ def leave_to_child(target: str) -> None:
     """
     if in_child or Path(target).suffix != ".py":
         return
-    from theta0.targets import is_script
-
     if is_script(target):
         raise typer.Exit(subprocess.call([sys.executable, "-m", "theta0.cli.child", *sys.argv[1:]]))
 
@@ -70,7 +91,7 @@ def outcomes(
     Returns:
         The exit code, the worst of several.
     """
-    from theta0.targets import is_script, load_target
+    from theta0.targets import load_target
 
     if not is_script(target):
         if arguments:
