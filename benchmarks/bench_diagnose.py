@@ -1,8 +1,9 @@
 """What a diagnosis costs: time in gradients of the same model on the same batch, and memory in plain steps.
 
 Each network in a fresh process, one thread, process time, gradient and diagnosis in turn. The ratio is per batch over
-four batches, without a learning rate; gradients of the probe of zero gradients are taken off, as counted. Memory is the
-growth of the resident set's peak over what stands once model and data are made, against that of one plain step.
+four batches, without a learning rate and without the probe; gradients of the probe of zero gradients are taken off, as
+counted. Memory is the growth of the resident set's peak over what stands once model and data are made, against that of
+one plain step.
 
     python benchmarks/bench_diagnose.py [--before FILE] [--only resnet,vit] [--out benchmarks/results/diagnose.json]
 
@@ -87,15 +88,19 @@ def child(name, what):
     torch.set_num_threads(1)
     model, batches = made(name)
     if what != "time":
-        run = (lambda: step(model, batches[0])) if what == "step" else lambda: diagnose(model, batches, "cross_entropy")
+        run = (
+            (lambda: step(model, batches[0]))
+            if what == "step"
+            else lambda: diagnose(model, batches, "cross_entropy", probe_steps=0)
+        )
         return growth(run)
     step(model, batches[0])
-    diagnose(model, batches[:1], "cross_entropy")
+    diagnose(model, batches[:1], "cross_entropy", probe_steps=0)
     rows = []
     for _ in range(ROUNDS):
         one = seconds(lambda: [step(model, batch) for batch in batches]) / BATCHES
         found = []
-        whole = seconds(lambda: found.append(diagnose(model, batches, "cross_entropy")))  # noqa: B023 - called at once
+        whole = seconds(lambda: found.append(diagnose(model, batches, "cross_entropy", probe_steps=0)))  # noqa: B023 - called at once
         rows.append((one, whole, (whole / one - (found[0].cost - BATCHES)) / BATCHES))
     return {"gradient": statistics.median(r[0] for r in rows), "ratio": statistics.median(r[2] for r in rows),
             "least": min(r[2] for r in rows), "most": max(r[2] for r in rows), "counted": found[0].cost}  # fmt: skip

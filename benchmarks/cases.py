@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 LEAST_MEMORY = 4096  # kilobytes: below, the allocator's pages decide
-MOST_GRADIENTS, MOST_SECONDS, MOST_MEMORY = 20, 15, 4
+MOST_GRADIENTS, MOST_SECONDS, MOST_MEMORY = 120, 30, 4  # with the probe
 
 
 def resident(field="VmRSS"):

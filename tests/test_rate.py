@@ -50,7 +50,7 @@ def test_at_the_suggestion_it_trains_and_beyond_the_bound_it_diverges():
     model, batches, _ = regression()
     found = suggest_learning_rate(model, batches, "mse", generator=0)
     assert trained(model, batches, found.value) < 0.1
-    assert trained(regression()[0], batches, 1.1 * found.bound) > 10
+    assert not trained(regression()[0], batches, 1.1 * found.bound) <= 10  # it may be NaN
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw", "rmsprop"])

@@ -17,6 +17,7 @@ from cases import unprobed as diagnose
 from theta0._batches import load_batches
 from theta0._trace.functions import SPECS
 from theta0._trace.interpreter import PROCEED, Handler, no_dropout, trace
+from theta0._training import steps_from
 from theta0.measurements import signals
 from theta0.measurements.residual_stream import residual_stream
 
@@ -119,6 +120,9 @@ def test_checkpointed_parts_are_traced_once_and_have_gradients(reentrant):
     records = {(r.layer, r.quantity): r.value for r in signals(Checkpointed(), [(normal(6, 4), torch.arange(6) % 2)], "cross_entropy")}  # fmt: skip  # noqa: E501
     assert records["block", "backward_norm"] > 0
     assert ("block#2", "backward_norm") not in records
+    model = Checkpointed()
+    data = load_batches([(normal(6, 4), torch.arange(6) % 2)], model)
+    assert len(steps_from(model, data, "cross_entropy", optimizer="sgd", rate=0.1, steps=2)) == 2
     assert diagnose(Checkpointed(), [(normal(6, 4), torch.arange(6) % 2)], "cross_entropy").healthy
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from theta0._batches import Batch
 from theta0._losses import Loss, loss_of
+from theta0._trace.interpreter import without_checkpoints
 
 OptimizerName = Literal["sgd", "momentum", "adam", "adamw", "rmsprop"]
 OPTIMIZERS = get_args(OptimizerName)
@@ -130,7 +131,7 @@ def steps_from(
     trained = [p for p in model.parameters() if p.requires_grad]
     torch_optimizer = make_optimizer(optimizer, trained, rate)
     losses: list[float] = []
-    with torch.enable_grad():
+    with torch.enable_grad(), without_checkpoints():  # re-entrant ones refuse `inputs=`
         for step in range(steps):
             torch_optimizer.zero_grad(set_to_none=True)
             value, _ = loss_of(model, batches[step % len(batches)], loss)

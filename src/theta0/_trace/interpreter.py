@@ -253,7 +253,7 @@ def trace(model: nn.Module, *handlers: Handler) -> Iterator[Interpreter]:
         stack.enter_context(warnings.catch_warnings())  # torch warns of a second firing, which `Owners` allows for
         warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_without_checkpoints())
+        stack.enter_context(without_checkpoints())
         stack.callback(_TRACING.reset, _TRACING.set(True))
         yield stack.enter_context(Interpreter(handlers, owners))
 
@@ -264,7 +264,7 @@ def tracing() -> bool:
 
 
 @contextmanager
-def _without_checkpoints() -> Iterator[None]:
+def without_checkpoints() -> Iterator[None]:
     """Within the block checkpointed parts run as they are."""
 
     class Plain:

@@ -74,7 +74,7 @@ RULE = Rule(
                 f"(less {LEARNT:.0%} of what there is to learn below it)",
                 f"not below it at any rate, less than {CLOSING:.0%} of the way there in the second half of a run, "
                 f"and {ONE_BATCH} samples alone not learnt to half: error",
-                "measured",
+                "judgement",
             ),
         ),
         fix="nn.init.xavier_uniform_(model[2].weight)",

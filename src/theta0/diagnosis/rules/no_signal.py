@@ -77,7 +77,7 @@ RULE = Rule(
                 "how much more loss the real labels lose than permuted ones in the same short run, as a share, where "
                 f"that gained less than {BY_HEART:.0%} of what there is to learn and there are {LEAST_SAMPLES} samples",
                 f"{ADVANTAGE:g} on each of {PERMUTATIONS} permutations: warning",
-                "measured",
+                "judgement",
             ),
         ),
         fix="batches = [(x, y + (x[:, 0] > 0)) for x, y in batches]",
