@@ -5,10 +5,12 @@
     diagnosis = theta0.diagnose(model, batches, "cross_entropy")   # reads the model, never changes it
     treatment = theta0.treat(model, batches, "cross_entropy")      # changes it only if that is proven better
 
-Verbs: `diagnose`, `explain`, `treat`, `compare`, `suggest_learning_rate`, `top_eigenvalue`, `save_start`,
-`load_start_`, `parametrize_`, `remove_`.
-Results: `Diagnosis`, `Finding`, `Explanation`, `Treatment`, `Comparison`, `LearningRate`, `Run`, `Record`.
-Errors, all of them `ValueError`s: `UserCodeError`, `InapplicableError`, `NothingBetterError`, `NoCurvatureError`.
+Verbs: `diagnose`, `explain`, `treat`, `compare`, `capture`, `capture_steps`, `suggest_learning_rate`, `top_eigenvalue`,
+`save_start`, `load_start_`, `parametrize_`, `remove_`.
+Results: `Captured`, `CapturedStep`, `Diagnosis`, `Finding`, `Explanation`, `Treatment`, `Comparison`, `LearningRate`,
+`Run`, `Record`.
+Errors, all of them `ValueError`s: `UserCodeError`, `CaptureError`, `InapplicableError`, `NothingBetterError`,
+`NoCurvatureError`.
 Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `theta0.parametrizations`, `theta0.layers`,
 `theta0.regularizers`, `theta0.spectra`.
 """
@@ -35,8 +37,9 @@ if TYPE_CHECKING:
         theory,
         treatment,
     )
-    from theta0._errors import InapplicableError, NoCurvatureError, NothingBetterError, UserCodeError
+    from theta0._errors import CaptureError, InapplicableError, NoCurvatureError, NothingBetterError, UserCodeError
     from theta0._records import Record
+    from theta0.captures import Captured, CapturedStep, capture, capture_steps
     from theta0.comparison import Comparison, compare
     from theta0.curvature import LearningRate, top_eigenvalue
     from theta0.diagnosis import Diagnosis, Finding, diagnose
@@ -49,8 +52,9 @@ if TYPE_CHECKING:
 _HOMES = {
     name: f"theta0.{home}"
     for home, names in {
-        "_errors": ("InapplicableError", "NoCurvatureError", "NothingBetterError", "UserCodeError"),
+        "_errors": ("CaptureError", "InapplicableError", "NoCurvatureError", "NothingBetterError", "UserCodeError"),
         "_records": ("Record",),
+        "captures": ("Captured", "CapturedStep", "capture", "capture_steps"),
         "comparison": ("Comparison", "compare"),
         "curvature": ("LearningRate", "top_eigenvalue"),
         "diagnosis": ("Diagnosis", "Finding", "diagnose"),
@@ -62,6 +66,9 @@ _HOMES = {
     for name in names
 }
 __all__ = [
+    "CaptureError",
+    "Captured",
+    "CapturedStep",
     "Comparison",
     "Diagnosis",
     "Explanation",
@@ -75,6 +82,8 @@ __all__ = [
     "Treatment",
     "UserCodeError",
     "__version__",
+    "capture",
+    "capture_steps",
     "compare",
     "comparison",
     "curvature",

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
 from theta0._errors import guarded
-from theta0._models import device_of, outputs_of, unwrapped
+from theta0._models import Step, StepInputs, device_of, outputs_of, parameter_names, required_parameters, unwrapped
 from theta0._state import preserve_randomness
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -37,11 +38,14 @@ class Batch:
     number: int = 0
 
 
-def load_batches(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None = 4) -> list[Batch]:
+def load_batches(
+    batches: Iterable[Any], model: nn.Module, *, max_batches: int | None = 4, step: Step | None = None
+) -> list[Batch]:
     """Read a data source once, so that every measurement sees the same data, on the model's device and in its dtype.
 
     The source's random state (global generators and a DataLoader's own) is left as it was. Batches are `(inputs,
-    targets)`, dicts or bare inputs; `max_batches` None reads all.
+    targets)`, mappings or bare inputs, and anything where a `step` takes them: then they stay as they are, tensors
+    moved to the model's device. `max_batches` None reads all.
 
     Raises:
         ValueError: if there is no batch, an empty one, or a value in one that is not finite.
@@ -54,7 +58,10 @@ def load_batches(batches: Iterable[Any], model: nn.Module, *, max_batches: int |
     with preserve_randomness():
         with own_generators(batches):
             items = guarded("batches:", lambda: list(islice(batches, max_batches)))
-        found = [_batch(item, number, model) for number, item in enumerate(items)]
+        found = [
+            _batch(item, number, model) if step is None else _step_batch(item, number, model, step)
+            for number, item in enumerate(items)
+        ]
     if not found:
         raise ValueError(
             "batches: expected at least one batch, got none; is the data set empty, or a generator already used up?"
@@ -121,7 +128,8 @@ def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
 
 def checked_forward(model: nn.Module, batch: Batch) -> Any:
     """As `outputs_of`, on a batch; what the user's model raises becomes a `ValueError` of one sentence."""
-    return guarded(f"batch {batch.number}: the model's forward", lambda: outputs_of(model, batch.inputs))
+    what = "the step" if isinstance(batch.inputs, StepInputs) else "the model's forward"
+    return guarded(f"batch {batch.number}: {what}", lambda: outputs_of(model, batch.inputs))
 
 
 def with_shapes(model: nn.Module, batch: Batch) -> nn.Module:
@@ -168,7 +176,7 @@ def own_generators(batches: Any) -> Iterator[list[torch.Generator]]:
 def _batch(item: Any, number: int, model: nn.Module) -> Batch:
     if isinstance(item, Batch):
         return item
-    inputs, targets = _split(item, number)
+    inputs, targets = _split(tree_map(_tensor, item), number, model)
     device = device_of(model)
     floating = {p.dtype for p in model.parameters() if p.is_floating_point()}
     dtype = next(iter(floating)) if len(floating) == 1 else None
@@ -189,19 +197,68 @@ def _batch(item: Any, number: int, model: nn.Module) -> Batch:
     return Batch(inputs, targets, sizes[0], number)
 
 
-def _split(item: Any, number: int) -> tuple[Any, Any]:
+def _step_batch(item: Any, number: int, model: nn.Module, step: Step) -> Batch:
+    """A batch that only its step understands; its size is the length of the first tensor or array in it.
+
+    Raises:
+        ValueError: if that is zero.
+    """
+    if isinstance(item, Batch):
+        return item
+    device = device_of(model)
+    moved = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, item)
+    leaves = tree_flatten(moved)[0]
+    sizes = [leaf.shape[0] for leaf in leaves if isinstance(leaf, (Tensor, np.ndarray)) and leaf.ndim > 0]
+    if sizes and sizes[0] == 0:
+        raise ValueError(f"batch {number}: expected at least one sample, got an empty tensor first")
+    return Batch(StepInputs(step, moved), None, sizes[0] if sizes else 1, number)
+
+
+def _tensor(leaf: Any) -> Any:
+    """Arrays of numbers as tensors, which share their memory where they can."""
+    return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" else leaf
+
+
+def _split(item: Any, number: int, model: nn.Module) -> tuple[Any, Any]:
+    """Inputs and targets; what is neither for `forward` nor a tensor, as names of files, is left out."""
     if isinstance(item, Mapping):
-        return item, item.get("labels")
+        return _split_mapping(item, number, model)
     if isinstance(item, (tuple, list)):
         if len(item) == 2:
             return item[0], item[1]
         if len(item) == 1:
             return item[0], None
-        raise ValueError(
-            f"batch {number}: expected (inputs, targets), got {len(item)} items; "
-            "for several inputs yield ((a, b), targets)"
-        )
+        taken = max(1, len(required_parameters(model)))
+        rest = [part for part in item[taken:] if isinstance(part, Tensor)]
+        if len(rest) != 1:
+            raise ValueError(
+                f"batch {number}: expected (inputs, targets), got {len(item)} items, of which forward takes {taken} "
+                f"and {len(rest)} further ones are tensors; yield ((a, b), targets), or pass step=, a function "
+                "(model, batch) -> loss"
+            )
+        return (item[0] if taken == 1 else tuple(item[:taken])), rest[0]
     return item, None
+
+
+_TARGETS = ("label", "labels", "target", "targets", "y")
+
+
+def _split_mapping(item: Mapping[Any, Any], number: int, model: nn.Module) -> tuple[Any, Any]:
+    """By the names of `forward`'s parameters; `labels` stay among the inputs, for models with a loss of their own."""
+    names = parameter_names(model)
+    if "labels" in item or names is None or len(item) == 1 or all(key in names for key in item):
+        return item, item.get("labels")
+    inputs = {key: value for key, value in item.items() if key in names}
+    rest = {key: value for key, value in item.items() if key not in names and isinstance(value, Tensor)}
+    targets = rest if inputs else {key: value for key, value in rest.items() if key in _TARGETS}
+    others = [key for key in rest if key not in targets]
+    if len(targets) != 1 or len(others) != (0 if inputs else 1):
+        raise ValueError(
+            f"batch {number}: expected a mapping whose keys are forward's parameters ({', '.join(sorted(names))}) and "
+            f"one tensor of targets, got {', '.join(map(str, item))}; rename them, or pass step=, a function "
+            "(model, batch) -> loss"
+        )
+    return inputs or rest[others[0]], next(iter(targets.values()))
 
 
 def _require_finite(part: Any, where: str) -> None:

@@ -10,6 +10,10 @@ class UserCodeError(ValueError):
     """The user's own code (model, loss, data) raised; the original error is the cause."""
 
 
+class CaptureError(ValueError):
+    """No training of a script was seen, or what was seen cannot be replayed."""
+
+
 class InapplicableError(ValueError):
     """A model has nothing of the kind that a remedy changes."""
 

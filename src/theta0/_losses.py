@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from theta0._batches import Batch, checked_forward
 from theta0._errors import guarded
-from theta0._models import main_output, without_labels
+from theta0._models import Step, StepInputs, main_output, without_labels
 
 LossName = Literal["cross_entropy", "mse", "l1", "bce"]
 Loss = LossName | Callable[[Any, Any], Tensor] | None
@@ -32,8 +32,12 @@ _MODULES: dict[type[nn.Module], LossName] = {
 _DEFAULTS = {"weight": None, "pos_weight": None, "reduction": "mean", "label_smoothing": 0.0, "ignore_index": -100}
 
 
-def checked(loss: Loss) -> Loss:
-    """The loss, if it can be one: a known name, a callable, or None."""
+def checked(loss: Loss, step: Step | None = None) -> Loss:
+    """The loss, if it can be one: a known name, a callable, or None, as it must be where a step gives the loss."""
+    if step is not None and not callable(step):
+        raise ValueError(f"step: expected a function (model, batch) -> loss, got {step!r:.100}")
+    if step is not None and loss is not None:
+        raise ValueError("step: expected either loss or step, got both; a step returns its own loss: leave loss out")
     if loss is None or callable(loss) or (isinstance(loss, str) and loss in _NAMED):
         return loss
     raise ValueError(
@@ -62,13 +66,7 @@ def loss_of(model: nn.Module, batch: Batch, loss: Loss) -> tuple[Tensor, Any]:
 def applied(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
     """Apply a loss to outputs; it must give a scalar."""
     if loss is None:
-        own = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-        if not isinstance(own, Tensor):
-            raise ValueError(
-                "loss: expected a name or a callable, got None, and the model's outputs have no .loss; "
-                "define loss, or pass labels to the model"
-            )
-        return own.reshape(())
+        return _own_loss(outputs, batch)
     if isinstance(loss, str):
         value = guarded(f"batch {batch.number}: the loss {loss!r}", lambda: named_loss(loss, outputs, batch))
     else:
@@ -79,6 +77,29 @@ def applied(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
             f"loss: expected a scalar tensor, got {came}; reduce it over the batch, for example by .mean()"
         )
     return value.reshape(())
+
+
+def returned_loss(outputs: Any) -> Any:
+    """The loss that outputs carry, `.loss` or `["loss"]`; None where they carry none."""
+    return outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+
+
+def _own_loss(outputs: Any, batch: Batch) -> Tensor:
+    own = returned_loss(outputs)
+    if isinstance(own, Tensor) and own.numel() == 1:
+        return own.reshape(())
+    came = f"a tensor of shape {tuple(own.shape)}" if isinstance(own, Tensor) else type(own).__name__
+    if isinstance(batch.inputs, StepInputs):
+        raise ValueError(
+            "step: expected step(model, batch) to return the loss, a scalar tensor, or a mapping with 'loss', got "
+            f"{came}"
+        )
+    if isinstance(own, Tensor):
+        raise ValueError(f"loss: expected the model's own .loss to be a scalar, got {came}; reduce it over the batch")
+    raise ValueError(
+        "loss: expected a name or a callable, got None, and the model's outputs have no .loss; "
+        "define loss, or pass labels to the model"
+    )
 
 
 def constant_loss(loss: Loss, outputs: Any, batch: Batch) -> float | None:

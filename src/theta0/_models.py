@@ -4,17 +4,36 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
 from torch.nn.utils.stateless import _reparametrize_module
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import register_pytree_node, tree_flatten, tree_map
 
 from theta0._errors import NothingBetterError
 
 P = ParamSpec("P")
+Step = Callable[[nn.Module, Any], Any]  # of the user's own: from the model and a batch to the loss
+
+
+@dataclass(frozen=True, eq=False)
+class StepInputs:
+    """A batch of any form with the step that takes it; a pytree, so that it can be moved, copied and cut as data.
+
+    Attributes:
+        step: called with the model and the batch; returns the loss, or a mapping with it.
+        item: the batch as the user's data source gave it.
+    """
+
+    step: Step
+    item: Any
+
+
+register_pytree_node(StepInputs, lambda s: ([s.item], s.step), lambda items, step: StepInputs(step, next(iter(items))))
 
 
 def outputs_of(model: nn.Module, inputs: Any) -> Any:
@@ -28,11 +47,30 @@ def outputs_of(model: nn.Module, inputs: Any) -> Any:
 
 def called(model: nn.Module, inputs: Any) -> Any:
     """As `outputs_of`, on the given tensors themselves."""
+    if isinstance(inputs, StepInputs):
+        return _stepped(model, inputs)
     if isinstance(inputs, Mapping):
         return model(**(inputs if _takes_labels(model) else without_labels(inputs)))
     if isinstance(inputs, (tuple, list)) and _takes_several(model):
         return model(*inputs)
     return model(inputs)
+
+
+def _stepped(model: nn.Module, inputs: StepInputs) -> dict[str, Any]:
+    """What a step returns, as if the model returned its own loss; `outputs` are those of the model's first call."""
+    seen: list[Any] = []
+
+    def note(module: nn.Module, arguments: Any, output: Any) -> None:
+        if module is model:
+            seen.append(output)
+
+    handle = module_hooks.register_module_forward_hook(note)
+    try:
+        result = inputs.step(model, inputs.item)
+    finally:
+        handle.remove()
+    loss = result.get("loss") if isinstance(result, Mapping) else result
+    return {"outputs": seen[0] if seen else None, "loss": loss}
 
 
 def without_labels(inputs: Any) -> Any:
@@ -132,6 +170,21 @@ def graph_nodes(tensors: Iterable[Tensor | None]) -> Iterator[Any]:
             seen.add(node)
             yield node
             waiting.extend(following for following, _ in node.next_functions)
+
+
+def required_parameters(model: nn.Module) -> list[str]:
+    """The arguments that `forward` cannot do without."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(model.forward).parameters.values()
+    return [p.name for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
+
+
+def parameter_names(model: nn.Module) -> set[str] | None:
+    """The names of `forward`'s parameters; None where it takes any."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return None
+    return {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL}
 
 
 def _takes_several(model: nn.Module) -> bool:

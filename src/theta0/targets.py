@@ -12,23 +12,26 @@ from typing import Any
 from torch import nn
 
 from theta0._losses import Loss, checked
-from theta0._training import checked_optimizer
+from theta0._models import Step
+from theta0.experiments.optimizers import Optimizer, optimizer_kind
 
 
 @dataclass(frozen=True)
 class Target:
     """What a target file defines.
 
-    `learning_rate` is the optimizer's; `build` is the file's `model()`, which builds another one.
+    `learning_rate` is the optimizer's; `build` is the file's `model()`, which builds another one; `step` is given
+    instead of a loss.
     """
 
     name: str
     model: nn.Module
     batches: Any
     loss: Loss
-    optimizer: str | None
+    optimizer: Optimizer | None
     learning_rate: float | None
     build: Callable[[], nn.Module]
+    step: Step | None = None
 
 
 def load_target(name: str) -> Target:
@@ -38,17 +41,18 @@ def load_target(name: str) -> Target:
     if not isinstance(model, nn.Module):
         raise ValueError(f"{name}: expected model() to return a torch.nn.Module, got {type(model).__name__}")
     batches = _called(module, name, "batches")
-    optimizer, rate = getattr(module, "optimizer", None), getattr(module, "learning_rate", None)
+    optimizer, rate, step = (getattr(module, key, None) for key in ("optimizer", "learning_rate", "step"))
+    if hasattr(module, "make_optimizer"):
+        optimizer = _guarded(f"{name}: make_optimizer(model)", lambda: module.make_optimizer(model))
     try:
-        loss = checked(getattr(module, "loss", None))
-        if optimizer is not None:
-            checked_optimizer(optimizer)
+        loss = checked(getattr(module, "loss", None), step)
+        optimizer_kind(optimizer, model)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
     if rate is not None and not (number and 0 < rate < float("inf")):
         raise ValueError(f"{name}: learning_rate: expected a positive number, got {rate!r}")
-    return Target(name, model, batches, loss, optimizer, None if rate is None else float(rate), module.model)
+    return Target(name, model, batches, loss, optimizer, None if rate is None else float(rate), module.model, step)
 
 
 def _called(module: ModuleType, name: str, function: str) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, overrides
 from torch.nn import functional as F
 from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
@@ -23,6 +23,12 @@ from theta0._trace.functions import SPECS, Argument, Spec, argument
 from theta0._trace.owners import Owners
 from theta0._trace.source import Source, source_of_call
 
+_overrides: Any = overrides  # torch declares no types for the stack of modes
+_mode_stack, _pop_mode, _push_mode = (
+    _overrides._get_current_function_mode_stack,
+    _overrides._pop_mode,
+    _overrides._push_mode,
+)
 PROCEED = object()  # a handler that replaces some functions returns it for the others
 _TRACING: ContextVar[bool] = ContextVar("theta0 traces a forward pass", default=False)
 
@@ -51,7 +57,8 @@ class Step:  # not frozen: one is made for every function, and freezing costs mo
     """One torch function that runs.
 
     `spec` is None for a function that is not in the table, `number` its place in the pass, `tensors` are those among
-    the arguments, each once; `attention` is the attention call inside which it runs, if any.
+    the arguments, each once; `attention` is the attention call inside which it runs, if any; `memory` is what a handler
+    keeps from before the function for after it.
     """
 
     function: Callable[..., Any]
@@ -62,6 +69,7 @@ class Step:  # not frozen: one is made for every function, and freezing costs mo
     tensors: tuple[Tensor, ...]
     interpreter: "Interpreter"
     attention: "Step | None" = None
+    memory: Any = None
 
     def argument(self, place: Argument | None) -> Any:
         """An argument given by position or keyword; None where it was not given."""
@@ -179,6 +187,32 @@ class Interpreter(TorchFunctionMode):  # a class because torch's interception po
                 entry[1][handler] = note
         elif note is not None:
             self._notes[id(tensor)] = (weakref.ref(tensor), {handler: note})
+
+    def forget_dead(self) -> None:
+        """Drop the notes on tensors that are gone, as a pass of unknown length has to."""
+        self._notes = {key: entry for key, entry in self._notes.items() if entry[0]() is not None}
+
+    @property
+    def active(self) -> bool:
+        """Whether functions that are called now come here: not inside a function that runs, nor where suspended."""
+        return self in _mode_stack()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Within the block functions run as if this interpreter were not there; modes of the user's stay."""
+        stack = _mode_stack()
+        above = stack[stack.index(self) + 1 :]
+        for _ in (self, *above):
+            _pop_mode()
+        for mode in above:
+            _push_mode(mode)
+        try:
+            yield
+        finally:
+            for _ in above:
+                _pop_mode()
+            for mode in (self, *above):
+                _push_mode(mode)
 
     def note_of(self, tensor: Any, handler: Handler) -> Any:
         """What a handler noted of a tensor; None if nothing."""

@@ -1,16 +1,19 @@
 """The command line. torch is imported inside the commands, so that `theta0 --help` answers at once."""
 
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from theta0.cli.compare import compare
 from theta0.cli.console import (
+    BudgetOption,
     HtmlOption,
     JsonOption,
+    ScriptArguments,
     TargetArgument,
     TracebackOption,
     bar,
@@ -20,6 +23,10 @@ from theta0.cli.console import (
     show,
 )
 from theta0.cli.explain import explain
+from theta0.cli.scripts import Outcome, leave_to_child, outcomes
+
+if TYPE_CHECKING:
+    from theta0.targets import Target
 
 app = typer.Typer(
     add_completion=False,
@@ -42,36 +49,53 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
 @app.command()
 def diagnose(
     target: TargetArgument,
+    arguments: ScriptArguments = None,
     probe: Annotated[
         bool, typer.Option("--probe/--no-probe", help="Train briefly, up to 100 gradients, to see whether it trains.")
     ] = True,
     as_json: JsonOption = False,
     html: HtmlOption = None,
+    budget: BudgetOption = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Say what is wrong with a starting point. Exit code: 0 no finding of severity error, 1 some, 2 bad target."""
-    with errors(traceback), progress("looking at the starting point"), redirect_stdout(sys.stderr):
+    leave_to_child(target)
+    with errors(traceback), progress("looking at the starting point"):
         import torch
 
-        from theta0.diagnosis import PROBE_STEPS
-        from theta0.diagnosis import diagnose as run
-        from theta0.reports import diagnosis_document, diagnosis_report, write_page
-        from theta0.targets import load_target
-
         require_writable(html)
-        t = load_target(target)
         torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
-        steps, rate = PROBE_STEPS if probe else 0, t.learning_rate
-        result = run(t.model, t.batches, t.loss, optimizer=t.optimizer, learning_rate=rate, probe_steps=steps)
-        if html is not None:
-            write_page(html, result, target=target)
-    show(lambda: diagnosis_document(result, target=target), lambda: diagnosis_report(result, target=target), as_json)
-    raise typer.Exit(0 if result.healthy else 1)
+        code = outcomes(target, arguments, budget, lambda t: _diagnosed(t, html, probe=probe), as_json)
+    raise typer.Exit(code)
+
+
+def _diagnosed(t: "Target", html: Path | None, *, probe: bool) -> Outcome:
+    from theta0.diagnosis import PROBE_STEPS
+    from theta0.diagnosis import diagnose as run
+    from theta0.reports import diagnosis_document, diagnosis_report, write_page
+
+    result = run(
+        t.model,
+        t.batches,
+        t.loss,
+        step=t.step,
+        optimizer=t.optimizer,
+        learning_rate=t.learning_rate,
+        probe_steps=PROBE_STEPS if probe else 0,
+    )
+    if html is not None:
+        write_page(html, result, target=t.name)
+    return Outcome(
+        lambda: diagnosis_document(result, target=t.name),
+        lambda: diagnosis_report(result, target=t.name),
+        0 if result.healthy else 1,
+    )
 
 
 @app.command()
 def treat(
     target: TargetArgument,
+    arguments: ScriptArguments = None,
     with_: Annotated[
         str, typer.Option("--with", help="auto, a remedy (unit-variance, lcw, nio, mmd …) or standardize-input.")
     ] = "auto",
@@ -81,41 +105,44 @@ def treat(
     steps: Annotated[int, typer.Option(help="Training budget of each start.", min=1)] = 100,
     as_json: JsonOption = False,
     html: HtmlOption = None,
+    budget: BudgetOption = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Mend a starting point and prove it. Exit code: 0 kept, 1 nothing was better, 2 bad target."""
-    with errors(traceback), progress("mending the starting point") as tell, redirect_stdout(sys.stderr):
+    leave_to_child(target)
+    with errors(traceback), progress("mending the starting point") as tell:
         import torch
-
-        from theta0.reports import treatment_document, treatment_report, write_page
-        from theta0.targets import load_target
-        from theta0.treatment import save_start
-        from theta0.treatment import treat as run
 
         require_writable(out, html)
         torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
-        t = load_target(target)
-        result = run(
-            t.model,
-            t.batches,
-            t.loss,
-            with_=with_,
-            optimizer=t.optimizer,
-            learning_rate=t.learning_rate,
-            steps=steps,
-            progress=tell,
-        )
-        if result.kept and out is not None:
-            save_start(result.wrapped or t.model, out, method=result.remedy)
-        if html is not None:
-            write_page(html, result, target=target)
-    show(lambda: treatment_document(result, target=target), lambda: treatment_report(result, target=target), as_json)
-    raise typer.Exit(0 if result.kept else 1)
+        options = {"with_": with_, "steps": steps, "progress": tell}
+        code = outcomes(target, arguments, budget, lambda t: _treated(t, out, html, options), as_json)
+    raise typer.Exit(code)
+
+
+def _treated(t: "Target", out: Path | None, html: Path | None, options: dict[str, Any]) -> Outcome:
+    from theta0.reports import treatment_document, treatment_report, write_page
+    from theta0.treatment import save_start
+    from theta0.treatment import treat as run
+
+    result = run(
+        t.model, t.batches, t.loss, step=t.step, optimizer=t.optimizer, learning_rate=t.learning_rate, **options
+    )
+    if result.kept and out is not None:
+        save_start(result.wrapped or t.model, out, method=result.remedy)
+    if html is not None:
+        write_page(html, result, target=t.name)
+    return Outcome(
+        lambda: treatment_document(result, target=t.name),
+        lambda: treatment_report(result, target=t.name),
+        0 if result.kept else 1,
+    )
 
 
 @app.command()
 def rate(
     target: TargetArgument,
+    arguments: ScriptArguments = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd, momentum, adam …; default: the target's, or sgd.")] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Train briefly at ½, 1, 2 and 4 times the suggestion.")
@@ -135,35 +162,40 @@ def rate(
         bool, typer.Option("--warm-up", help="Also try a higher rate that is raised step by step.")
     ] = False,
     as_json: JsonOption = False,
+    budget: BudgetOption = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Find the learning rate to train with, by short runs. Exit code: 0 found, 1 no rate trains, 2 bad target."""
-    with errors(traceback), progress("trying learning rates") as tell, redirect_stdout(sys.stderr):
-        from theta0.curvature import top_eigenvalue
-        from theta0.experiments import suggest_learning_rate, verify_learning_rate
-        from theta0.reports import rate_document, rate_report
-        from theta0.targets import load_target
+    leave_to_child(target)
+    with errors(traceback), progress("trying learning rates") as tell:
+        options = {"certify": certify, "batch_sizes": batch_size or None, "steps": steps, "warm_up": warm_up}
 
-        t = load_target(target)
-        if check:
-            top_eigenvalue(t.model, t.batches, t.loss, max_batches=1, check=True)
-        chosen = optimizer or t.optimizer or "sgd"
-        found = suggest_learning_rate(
-            t.model,
-            t.batches,
-            t.loss,
-            chosen,
-            certify=certify,
-            batch_sizes=batch_size or None,
-            steps=steps,
-            warm_up=warm_up,
-        )
-        verify = verify and found.value is not None
-        if verify:
-            tell("training briefly around the suggestion")
-        runs = verify_learning_rate(t.model, t.batches, t.loss, found) if verify else ()
-    show(lambda: rate_document(found, runs, target=target), lambda: rate_report(found, runs, target=target), as_json)
-    raise typer.Exit(0 if found.value is not None else 1)
+        def run(t: "Target") -> Outcome:
+            return _rated(t, optimizer or t.optimizer or "sgd", options, tell if verify else None, check=check)
+
+        code = outcomes(target, arguments, budget, run, as_json)
+    raise typer.Exit(code)
+
+
+def _rated(
+    t: "Target", optimizer: Any, options: dict[str, Any], tell: Callable[[str], None] | None, *, check: bool
+) -> Outcome:
+    from theta0.curvature import top_eigenvalue
+    from theta0.experiments import suggest_learning_rate, verify_learning_rate
+    from theta0.reports import rate_document, rate_report
+
+    if check and t.step is None:
+        top_eigenvalue(t.model, t.batches, t.loss, max_batches=1, check=True)
+    found = suggest_learning_rate(t.model, t.batches, t.loss, optimizer, step=t.step, **options)
+    verified = tell is not None and found.value is not None
+    if tell is not None and verified:
+        tell("training briefly around the suggestion")
+    runs = verify_learning_rate(t.model, t.batches, t.loss, found, step=t.step) if verified else ()
+    return Outcome(
+        lambda: rate_document(found, runs, target=t.name),
+        lambda: rate_report(found, runs, target=t.name),
+        0 if found.value is not None else 1,
+    )
 
 
 @app.command()
@@ -183,6 +215,7 @@ def spectrum(
     with errors(traceback), progress("measuring the spectrum") as tell, redirect_stdout(sys.stderr):
         import torch
 
+        from theta0.experiments import optimizer_kind
         from theta0.regularizers import penalties_from
         from theta0.reports import spectrum_document, spectrum_report, write_spectrum_figure
         from theta0.spectra import spectrum_change
@@ -201,7 +234,7 @@ def spectrum(
             steps=steps,
             points=points,
             penalties=penalties_from(penalty or [], t.model, t.batches),
-            optimizer=t.optimizer or "sgd",
+            optimizer=optimizer_kind(t.optimizer, t.model).nearest,
             learning_rate=t.learning_rate,
             progress=tell,
         )

@@ -43,6 +43,7 @@ def compare(
         from theta0.comparison import compare as run
         from theta0.comparison import winning_start_
         from theta0.comparison.reading import seeded
+        from theta0.experiments import optimizer_kind
         from theta0.reports import comparison_document, comparison_report, write_page
         from theta0.targets import load_target
         from theta0.treatment import save_start
@@ -59,7 +60,7 @@ def compare(
             rates="auto" if rates == "auto" else _numbers(rates),
             steps=steps,
             seeds=seeds,
-            optimizer=t.optimizer,
+            optimizer=optimizer_kind(t.optimizer, t.model).nearest,
             learning_rate=t.learning_rate,
             budget_s=budget,
             store=store,

@@ -12,7 +12,17 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 TargetArgument = Annotated[
-    str, typer.Argument(help="A Python file (or `module:`) with model(), batches() and loss.", metavar="TARGET")
+    str,
+    typer.Argument(
+        help="A training script as it is, or a Python file (or `module:`) with model(), batches() and loss.",
+        metavar="TARGET",
+    ),
+]
+ScriptArguments = Annotated[
+    list[str] | None, typer.Argument(help="After --: the script's own arguments.", metavar="[-- ARGUMENTS]")
+]
+BudgetOption = Annotated[
+    float | None, typer.Option(help="Seconds after which a script is stopped at its next training call.", min=0.0)
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")

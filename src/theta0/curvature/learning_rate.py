@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten
 from theta0._batches import Batch, in_single_precision, load_batches, sliced, with_shapes
 from theta0._errors import NoCurvatureError, UserCodeError
 from theta0._losses import Loss, checked, loss_of, name_of
-from theta0._models import unwrapped
+from theta0._models import Step, unwrapped
 from theta0._randomness import Randomness
 from theta0._state import twice_differentiable
 from theta0._trace.interpreter import no_dropout
@@ -118,6 +118,7 @@ def curvature_rate(
     loss: Loss,
     settings: OptimizerSettings,
     *,
+    step: Step | None = None,
     matrix: Matrix | None = None,
     batch_sizes: Sequence[int] | None = None,
     tolerance: float = 1e-2,
@@ -143,6 +144,7 @@ def curvature_rate(
         batches: of the size that will be trained with.
         loss: a name, a callable, or None where the model returns its loss.
         settings: the optimizer's.
+        step: instead of a loss, a function (model, batch) → loss that takes batches of any form.
         matrix: "hessian" or "ggn"; None takes the Gauss-Newton matrix, or the Hessian where the loss has none.
         batch_sizes: at most as large as the batches; λ is also taken on so many samples of each batch.
         tolerance: of λ.
@@ -158,10 +160,12 @@ def curvature_rate(
     Raises:
         ValueError: if an argument is wrong, or there is no (positive) curvature.
     """
+    checked(loss, step)
+    data = load_batches(batches, unwrapped(model), max_batches=max_batches, step=step)
     options = {"tolerance": tolerance, "max_products": max_products, "recompute": recompute, "generator": generator}
     return rate_and_direction(
         model,
-        batches,
+        data,
         loss,
         settings,
         matrix=matrix,

@@ -7,14 +7,17 @@ from torch import nn
 from theta0._batches import Batch
 from theta0._errors import NoCurvatureError, UserCodeError
 from theta0._losses import Loss, name_of
-from theta0.curvature.learning_rate import LearningRate, suggest_learning_rate
+from theta0._training import OptimizerSettings
+from theta0.curvature.learning_rate import LearningRate, curvature_rate
 from theta0.curvature.problem import Matrix
 
 _MOST: dict[Matrix, int] = {"ggn": 6, "hessian": 5}  # products: twelve gradients with what goes before and after
 _TOLERANCE = 0.1  # of λ: the thresholds are coarser
 
 
-def allowed_rate(model: nn.Module, batches: Sequence[Batch], loss: Loss, optimizer: str) -> LearningRate | None:
+def allowed_rate(
+    model: nn.Module, batches: Sequence[Batch], loss: Loss, optimizer: str | OptimizerSettings
+) -> LearningRate | None:
     """The optimizer's stability bound on the first batch, about ten gradients, twelve at most.
 
     The Gauss-Newton matrix where the loss has one, else (a loss that couples samples) the Hessian. An absolute error
@@ -24,15 +27,15 @@ def allowed_rate(model: nn.Module, batches: Sequence[Batch], loss: Loss, optimiz
     Raises:
         UserCodeError: if the model or the loss raises.
     """
+    settings = OptimizerSettings(optimizer) if isinstance(optimizer, str) else optimizer
     matrices: tuple[Matrix, ...] = ("ggn",) if name_of(loss) == "l1" else ("ggn", "hessian")
     for matrix in matrices:
         try:
-            return suggest_learning_rate(
+            return curvature_rate(
                 model,
                 batches[:1],
                 loss,
-                optimizer,
-                steps=0,
+                settings,
                 matrix=matrix,
                 tolerance=_TOLERANCE,
                 max_products=_MOST[matrix],

@@ -7,13 +7,14 @@ from torch import nn
 
 from theta0._batches import Batch, load_batches
 from theta0._losses import Loss, checked
-from theta0._models import unwrapped
+from theta0._models import Step, unwrapped
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.ordering import ordered, revised
 from theta0.diagnosis.outcome import unprobed
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.diagnosis.rule import Rule
 from theta0.diagnosis.rules import RULES
+from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind
 
 PROBE_STEPS = 100  # with what the other measurements take, less than 120 gradients
 
@@ -23,7 +24,8 @@ def diagnose(
     batches: Iterable[Any],
     loss: Loss = None,
     *,
-    optimizer: str | None = None,
+    step: Step | None = None,
+    optimizer: Optimizer | None = None,
     learning_rate: float | None = None,
     max_batches: int | None = 4,
     probe_steps: int = PROBE_STEPS,
@@ -42,10 +44,13 @@ def diagnose(
 
     Args:
         model: any module, in the mode in which it will be trained.
-        batches: `(inputs, targets)` batches.
+        batches: `(inputs, targets)` batches; mappings are taken by the names of `forward`'s parameters.
         loss: "cross_entropy", "mse", "l1", "bce", a callable, or None where the model returns its own `.loss`.
-        optimizer: the one that will train it; default SGD.
-        learning_rate: its rate, which is judged too; without it probe steps use 0.01.
+        step: instead of a loss, a function (model, batch) → loss that takes batches of any form, such as
+            `lambda model, batch: model.training_step(batch, 0)`.
+        optimizer: the one that will train it, by name, class, factory or instance; default SGD. An instance, or what a
+            factory makes, brings its rate.
+        learning_rate: its rate, which is judged too; without any, probe steps use 0.01.
         max_batches: how many batches are read; None reads all.
         probe_steps: gradients that short training runs may take, at most; 0 leaves them out, which is said in
             `Diagnosis.not_measured`.
@@ -75,14 +80,14 @@ def diagnose(
         >>> [f.message for f in found.findings if f.code == "rare-class"]
         ['Class 1 has 2% of the targets. Weight the loss by class.']
     """
-    checked(loss)
+    checked(loss, step)
     inner = unwrapped(model)
-    found = load_batches(batches, inner, max_batches=max_batches)
     if probe_steps < 0:
         raise ValueError(f"probe_steps: expected 0 or more, got {probe_steps}")
-    return diagnosis_of(
-        inner, found, loss, optimizer=optimizer, rate=learning_rate, probe_steps=probe_steps, rules=rules
-    )
+    found = load_batches(batches, inner, max_batches=max_batches, step=step)
+    kind = None if optimizer is None else optimizer_kind(optimizer, inner)
+    rate = learning_rate if learning_rate is not None or kind is None else kind.rate
+    return diagnosis_of(inner, found, loss, optimizer=kind, rate=rate, probe_steps=probe_steps, rules=rules)
 
 
 def diagnosis_of(
@@ -90,7 +95,7 @@ def diagnosis_of(
     batches: Sequence[Batch],
     loss: Loss,
     *,
-    optimizer: str | None = None,
+    optimizer: str | OptimizerKind | None = None,
     rate: float | None = None,
     probe_steps: int = 0,
     rules: Sequence[Rule] | None = None,

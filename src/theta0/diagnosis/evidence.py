@@ -12,12 +12,12 @@ from theta0._errors import UserCodeError
 from theta0._losses import Loss, loss_of
 from theta0._records import Record, Table, by_layer
 from theta0._state import preserve_state
-from theta0._training import checked_optimizer, count_gradients, steps_from
+from theta0._training import count_gradients, steps_from
 from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.allowed_rate import allowed_rate
 from theta0.diagnosis.chain import Link, chain
 from theta0.experiments.free_outputs import FreeOutputs, free_outputs
-from theta0.experiments.optimizers import optimizer_kind
+from theta0.experiments.optimizers import OptimizerKind, optimizer_kind
 from theta0.experiments.probe import ExperimentRun, Probe, probe
 from theta0.experiments.shuffled_labels import ShuffledLabels, permutable, shuffled_labels
 from theta0.measurements.gradient_paths import GradientPaths, gradient_paths
@@ -40,7 +40,8 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         model: the model, its lazy parameters made.
         batches: the batches, as `(inputs, targets)`.
         loss: a name, a callable, or None.
-        optimizer: the name of the one that will train it.
+        optimizer: the name of the known kind that it is, or comes nearest to.
+        kind: the one that will train it, as it can be made again; SGD where its step evaluates the loss itself.
         rate: the learning rate that it will be given; None where the user names none.
         probe_steps: gradients that short training runs may take; 0 leaves them out.
         not_measured: what could not be looked at, in sentences; rules add to it.
@@ -53,15 +54,19 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         batches: Sequence[Batch],
         loss: Loss = None,
         *,
-        optimizer: str | None = None,
+        optimizer: str | OptimizerKind | None = None,
         rate: float | None = None,
         probe_steps: int = 0,
     ) -> None:
-        self.optimizer = checked_optimizer(optimizer or "sgd")
-        # Where nothing is said of how it will be trained, the probe takes what trains most networks.
-        self.probe_optimizer = self.optimizer if optimizer or rate is not None else "adam"
         self.probe_steps, self.not_measured = probe_steps, list[str]()
         self.model = with_shapes(model, batches[0])
+        self.kind = optimizer if isinstance(optimizer, OptimizerKind) else optimizer_kind(optimizer, self.model)
+        if self.kind.closure:
+            self.not_measured.append(f"The learning rate: a step of {self.kind.name} evaluates the loss several times.")
+            self.kind, optimizer, rate = optimizer_kind(None, self.model), None, None
+        # Where nothing is said of how it will be trained, the probe takes what trains most networks.
+        self.probed = self.kind if optimizer or rate is not None else optimizer_kind("adam", self.model)
+        self.optimizer = self.kind.nearest
         self.batches, self.loss, self.rate = list(batches), loss, rate
         self.cost = 0.0
 
@@ -166,7 +171,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             self.model,
             self.batches,
             self.loss,
-            optimizer_kind(self.probe_optimizer, self.model),
+            self.probed,
             self.rate,
             free=self.free_outputs,
             other_rates=[] if allowed is None or allowed.value is None else [allowed.value],
@@ -189,7 +194,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             return None
         if found.constant - run.final > BY_HEART * (found.constant - found.floor):
             return None
-        kind, left = optimizer_kind(self.probe_optimizer, self.model), self.probe_steps - found.cost
+        kind, left = self.probed, self.probe_steps - found.cost
         shuffled = shuffled_labels(
             self.model, self.batches, self.loss, kind, run.rate, real=run.losses, constant=found.constant, most=left
         )
@@ -236,7 +241,10 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         """The largest stable learning rate, from the curvature; None where nothing is trained, or has a curvature."""
         if not self.trained or not self.finite:
             return None
-        found = allowed_rate(self.model, self.batches, self.loss, self.optimizer)
+        if self.kind.settings is None:
+            self.not_measured.append(f"The largest stable learning rate: no bound is known for {self.kind.name}.")
+            return None
+        found = allowed_rate(self.model, self.batches, self.loss, self.kind.settings)
         self.spend(0.0 if found is None else found.cost)
         return found
 

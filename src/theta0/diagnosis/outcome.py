@@ -8,10 +8,13 @@ from theta0.experiments.probe import ExperimentRun, Probe
 
 def unprobed(evidence: Evidence, found: Probe | None) -> list[str]:
     """What was not found out about training, as lines of `Diagnosis.not_measured`."""
+    if not evidence.has_loss:
+        return [
+            "Gradients, and whether training lowers the loss: there is no loss; pass loss=, step=, or what the model "
+            "computes its own .loss from."
+        ]
     if not evidence.probe_steps:
         return ["Whether training lowers the loss was not tried: the probe was turned off."]
-    if not evidence.has_loss:
-        return ["Whether training lowers the loss was not tried: no loss was given."]
     if found is None:
         return ["Whether training lowers the loss was not tried: nothing finite can be trained here."]
     if found.reason:

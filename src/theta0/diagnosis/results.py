@@ -55,7 +55,7 @@ class Diagnosis:
         cost: in gradients (one forward and backward pass of this model on the mean batch is 1).
         learning_rate: what the curvature allows, where the user's rate was given and judged.
         probe: whether short runs train; None where none were made.
-        not_measured: what could not be looked at, or was left undecided, in sentences.
+        not_measured: what could not be looked at and why, or was left undecided, in sentences; nothing is said of it.
     """
 
     records: tuple[Record, ...]
@@ -67,7 +67,7 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether no finding has severity error."""
+        """Whether no finding has severity error, in what was measured; see `not_measured`."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def to_dict(self) -> dict[str, float]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from theta0._batches import Batch, in_single_precision, load_batches, with_shapes
 from theta0._errors import UserCodeError
 from theta0._losses import Loss, checked, constant_loss, loss_of, name_of
-from theta0._models import unwrapped
+from theta0._models import Step, unwrapped
 from theta0._randomness import Randomness, streams
 from theta0._state import preserve_state
 from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, rate_and_direction, weight_size
@@ -19,7 +19,7 @@ from theta0.curvature.problem import Matrix
 from theta0.curvature.stability import largest_rate
 from theta0.curvature.top_eigenvalue import top_eigenvalue
 from theta0.experiments.halving import WINDOW, Search, brought, searched
-from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind
+from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind, steppable
 from theta0.experiments.runs import Experiment, PausedRun, continued, losses_at, prepared, started
 
 FACTOR = 3.0  # between candidates
@@ -37,6 +37,7 @@ def suggest_learning_rate(
     loss: Loss = None,
     optimizer: Optimizer = "sgd",
     *,
+    step: Step | None = None,
     momentum: float = 0.9,
     nesterov: bool = False,
     betas: tuple[float, float] = (0.9, 0.999),
@@ -66,6 +67,7 @@ def suggest_learning_rate(
         loss: a name, a callable, or None where the model returns its loss.
         optimizer: "sgd", "momentum", "adam", "adamw" or "rmsprop", a class, a factory, or an optimizer over the model's
             parameters, which is mirrored.
+        step: instead of a loss, a function (model, batch) → loss that takes batches of any form.
         momentum: of "momentum".
         nesterov: whether "momentum" is Nesterov's.
         betas: of Adam.
@@ -89,9 +91,10 @@ def suggest_learning_rate(
     Raises:
         ValueError: if an argument is wrong, or with `steps=0` there is no (positive) curvature.
     """
+    checked(loss, step)
     inner = unwrapped(model)
     named = {"momentum": momentum, "nesterov": nesterov, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-    kind = optimizer_kind(optimizer, inner, **(named if isinstance(optimizer, str) else {}))
+    kind = steppable(optimizer_kind(optimizer, inner, **(named if isinstance(optimizer, str) else {})))
     options: dict[str, Any] = {
         "matrix": matrix,
         "batch_sizes": batch_sizes,
@@ -102,14 +105,14 @@ def suggest_learning_rate(
         "recompute": recompute,
         "generator": generator,
     }
-    data = load_batches(batches, inner, max_batches=None if max_batches is None else max(max_batches, _READ))
+    data = load_batches(batches, inner, max_batches=None if max_batches is None else max(max_batches, _READ), step=step)
     inner = with_shapes(inner, data[0])
     allowed, direction = _allowed(inner, data, loss, kind, options, needed=steps <= 0 or certify is not None)
     if steps <= 0:
         return allowed
     seed = int(torch.randint(2**31, (), generator=streams(generator)("runs")))
     with preserve_state(inner):
-        experiment = prepared(inner, data, checked(loss), kind.make, seed)
+        experiment = prepared(inner, data, loss, kind.make, seed)
         return _proven(experiment, kind, allowed, direction, steps, warm_up=warm_up)
 
 

@@ -1,8 +1,9 @@
 """The user's optimizer, by name, class, factory or as an instance that is mirrored, at any learning rate."""
 
 import copy
+import inspect
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,21 +32,31 @@ class OptimizerKind:
         make: from the trained parameters and a learning rate to a new optimizer.
         settings: what decides its stability; None for a kind that `stability.largest_rate` does not know.
         adaptive: whether a step's length hardly depends on the gradient's.
+        rate: its own learning rate, where an instance or a factory brings one.
+        closure: whether its step evaluates the loss itself, several times, which the runs do not do.
     """
 
     name: str
     make: Maker
     settings: OptimizerSettings | None
     adaptive: bool
+    rate: float | None = None
+    closure: bool = False
+
+    @property
+    def nearest(self) -> str:
+        """The name of the known kind that it is, or comes nearest to."""
+        return self.settings.optimizer if self.settings is not None else "adam" if self.adaptive else "sgd"
 
 
-def optimizer_kind(optimizer: Optimizer, model: nn.Module, **settings: Any) -> OptimizerKind:
+def optimizer_kind(optimizer: Optimizer | None, model: nn.Module, **settings: Any) -> OptimizerKind:
     """How to make the user's optimizer at a given rate.
 
     Args:
-        optimizer: "sgd", "momentum", "adam", "adamw" or "rmsprop"; a class, called with the parameters and `lr`; a
-            factory, called with the parameters; or an optimizer over the model's parameters, which is left alone: its
-            class, its groups and their options are taken, and the ratios of their rates.
+        optimizer: "sgd", "momentum", "adam", "adamw" or "rmsprop", or the name of a class of torch's, in any case; a
+            class, called with the parameters and `lr`; a factory, called with the parameters; or an optimizer over the
+            model's parameters, which is left alone: its class, its groups and their options are taken, and the ratios
+            of their rates. None is SGD.
         model: whose parameters an instance has.
         settings: of a named one, as in `stability.OptimizerSettings`.
 
@@ -55,11 +66,10 @@ def optimizer_kind(optimizer: Optimizer, model: nn.Module, **settings: Any) -> O
     Raises:
         ValueError: if it is none of these, or the settings cannot be used.
     """
-    if isinstance(optimizer, str):
-        chosen = OptimizerSettings(optimizer, **settings)
-        return OptimizerKind(optimizer, lambda p, rate: make_optimizer(chosen, p, rate), chosen, optimizer in ADAPTIVE)
+    if optimizer is None or isinstance(optimizer, str):
+        return _named(optimizer or "sgd", model, settings)
     if isinstance(optimizer, torch.optim.Optimizer):
-        return _described(optimizer, lambda _, rate: _mirrored(optimizer, rate))
+        return _described(optimizer, lambda p, rate: _mirrored(optimizer, p, rate), _rate_of(optimizer))
     if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer):
         kind: Any = optimizer  # torch declares no `lr` for the base class
         return _described(kind(_parameters(model), lr=1e-3), lambda p, rate: kind(p, lr=rate))
@@ -67,21 +77,57 @@ def optimizer_kind(optimizer: Optimizer, model: nn.Module, **settings: Any) -> O
         factory: Callable[[list[nn.Parameter]], Any] = optimizer
         made = factory(_parameters(model))
         if isinstance(made, torch.optim.Optimizer):
-            return _described(made, lambda p, rate: _at(factory(p), rate))
+            return _described(made, lambda p, rate: _at(factory(p), rate), _rate_of(made))
     raise ValueError(
         f"optimizer: expected one of {', '.join(OPTIMIZERS)}, an optimizer class, a function from parameters to an "
         f"optimizer, or an optimizer, got {optimizer!r:.100}"
     )
 
 
-def _described(made: torch.optim.Optimizer, make: Maker) -> OptimizerKind:
+def steppable(kind: OptimizerKind) -> OptimizerKind:
+    """The kind, if short runs can step it.
+
+    Returns:
+        The kind.
+
+    Raises:
+        ValueError: if its step needs a closure.
+    """
+    if kind.closure:
+        raise ValueError(
+            f"optimizer: expected one whose step() needs no closure, got {kind.name}, which evaluates the loss several "
+            "times a step; name another one, for example 'adam'"
+        )
+    return kind
+
+
+def _named(name: str, model: nn.Module, settings: Mapping[str, Any]) -> OptimizerKind:
+    lower = name.lower()
+    classes = {kind.__name__.lower(): kind for kind in vars(torch.optim).values() if _is_class(kind)}
+    if lower not in OPTIMIZERS and lower in classes:
+        return optimizer_kind(classes[lower], model)
+    chosen = OptimizerSettings(lower if lower in OPTIMIZERS else name, **settings)  # says which names there are
+    return OptimizerKind(lower, lambda p, rate: make_optimizer(chosen, p, rate), chosen, lower in ADAPTIVE)
+
+
+def _is_class(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+
+
+def _rate_of(optimizer: torch.optim.Optimizer) -> float | None:
+    return float(optimizer.param_groups[0]["lr"]) or None
+
+
+def _described(made: torch.optim.Optimizer, make: Maker, rate: float | None = None) -> OptimizerKind:
     options, name = made.param_groups[0], _KNOWN.get(type(made))
     if name == "sgd" and options["momentum"]:
         name = "momentum"
     shown = name or type(made).__name__
     settings = None if name is None else _settings(name, options)
     adaptive = name in ADAPTIVE or (name is None and ("betas" in options or "eps" in options))
-    return OptimizerKind(shown, make, settings, adaptive)
+    closure = inspect.signature(type(made).step).parameters.get("closure")
+    needed = closure is not None and closure.default is inspect.Parameter.empty
+    return OptimizerKind(shown, make, settings, adaptive, rate, needed)
 
 
 def _settings(name: str, options: Mapping[str, Any]) -> OptimizerSettings:
@@ -91,10 +137,14 @@ def _settings(name: str, options: Mapping[str, Any]) -> OptimizerSettings:
     return OptimizerSettings(name, weight_decay=decay, **momentum, **taken)
 
 
-def _mirrored(optimizer: torch.optim.Optimizer, rate: float) -> torch.optim.Optimizer:
-    """An optimizer of the same class over the same parameters, with the same options, no state and no hooks.
+def _mirrored(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], rate: float
+) -> torch.optim.Optimizer:
+    """An optimizer of the same class with the same options, no state and no hooks.
 
-    Not by calling the class: what its constructor takes is not always what it keeps.
+    It holds those of the parameters that the given one holds, in the same groups; all of them, in its first group,
+    where it holds none, as that of a copy of the model does. It is not made by calling the class: what a constructor
+    takes is not always what it keeps.
     """
     made: torch.optim.Optimizer = object.__new__(type(optimizer))
     kept = {name: value for name, value in vars(optimizer).items() if name != "step"}  # schedulers replace `step`
@@ -104,7 +154,13 @@ def _mirrored(optimizer: torch.optim.Optimizer, rate: float) -> torch.optim.Opti
         {key: value if key == "params" else copy.copy(value) for key, value in group.items()}
         for group in optimizer.param_groups
     ]
-    return _at(made, rate)
+    _at(made, rate)
+    for group in made.param_groups:
+        held = {id(p) for p in group["params"]}
+        group["params"] = [p for p in parameters if id(p) in held]
+    if not any(group["params"] for group in made.param_groups):
+        made.param_groups[0]["params"] = list(parameters)
+    return made
 
 
 def _at(optimizer: torch.optim.Optimizer, rate: float) -> torch.optim.Optimizer:
@@ -116,4 +172,5 @@ def _at(optimizer: torch.optim.Optimizer, rate: float) -> torch.optim.Optimizer:
 
 
 def _parameters(model: nn.Module) -> list[nn.Parameter]:
-    return [p for p in model.parameters() if p.requires_grad]
+    """Those that are trained; one of its own where nothing is, since no optimizer takes none."""
+    return [p for p in model.parameters() if p.requires_grad] or [nn.Parameter(torch.zeros(1))]

@@ -7,7 +7,7 @@ from torch import nn
 
 from theta0._batches import held_out, initialised, load_batches
 from theta0._losses import Loss, checked
-from theta0._models import unwrapped
+from theta0._models import Step, unwrapped
 from theta0._state import preserve_state
 from theta0._training import Run, short_run
 from theta0.curvature.learning_rate import LearningRate
@@ -21,6 +21,7 @@ def verify_learning_rate(
     loss: Loss,
     suggestion: LearningRate,
     *,
+    step: Step | None = None,
     factors: Sequence[float] = FACTORS,
     steps: int = 50,
     max_batches: int | None = 32,
@@ -31,6 +32,7 @@ def verify_learning_rate(
         model: the network.
         batches: `(inputs, targets)` batches; the last quarter is held out.
         loss: a name, a callable, or None where the model returns its own.
+        step: instead of a loss, a function (model, batch) → loss that takes batches of any form.
         suggestion: gives the optimizer and the rate.
         factors: what the rate is multiplied by.
         steps: of each run.
@@ -47,7 +49,7 @@ def verify_learning_rate(
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
     inner = initialised(unwrapped(model))
-    train, verify = held_out(load_batches(batches, inner, max_batches=max_batches))
+    train, verify = held_out(load_batches(batches, inner, max_batches=max_batches, step=step))
     runs = []
     for factor in factors:
         with preserve_state(inner):

@@ -10,12 +10,12 @@ from torch import nn
 
 from theta0._batches import Batch, load_batches, with_shapes
 from theta0._losses import Loss, checked
-from theta0._models import unwrapped
+from theta0._models import Step, unwrapped
 from theta0._state import preserve_state
 from theta0.diagnosis.diagnose import diagnosis_of
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.experiments.free_outputs import FreeOutputs, free_outputs
-from theta0.experiments.optimizers import OptimizerKind, optimizer_kind
+from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind, steppable
 from theta0.experiments.probe import probe
 from theta0.explanation.bench import NOTHING, Bench, Change, Setting, Trial, scale_of
 from theta0.explanation.changes import changes
@@ -35,7 +35,8 @@ def explain(
     batches: Iterable[Any],
     loss: Loss = None,
     *,
-    optimizer: str | None = None,
+    step: Step | None = None,
+    optimizer: Optimizer | None = None,
     learning_rate: float | None = None,
     budget: float = 400,
     seconds: float | None = None,
@@ -54,8 +55,10 @@ def explain(
         model: the network, in the mode in which it is trained.
         batches: `(inputs, targets)` batches.
         loss: a name, a callable, or None where the model returns its own `.loss`.
-        optimizer: the one that trains it; default SGD, or Adam where no rate is given either.
-        learning_rate: its rate; None takes the best of five.
+        step: instead of a loss, a function (model, batch) → loss that takes batches of any form.
+        optimizer: the one that trains it, by name, class, factory or instance; default SGD, or Adam where no rate is
+            given either.
+        learning_rate: its rate; None takes that of an instance or a factory, and without any the best of five.
         budget: gradients in all.
         seconds: at most, also.
         keep: paths of modules whose values are pretrained and are not drawn anew.
@@ -80,17 +83,18 @@ def explain(
         >>> found.cost <= 60
         True
     """
-    checked(loss)
+    checked(loss, step)
     if not budget > 0 or (seconds is not None and not seconds > 0):
         raise ValueError(f"budget and seconds: expected positive numbers, got {budget} and {seconds}")
     inner = unwrapped(model)
-    data = load_batches(batches, inner, max_batches=max_batches)
+    data = load_batches(batches, inner, max_batches=max_batches, step=step)
     inner = with_shapes(inner, data[0])
     deadline = math.inf if seconds is None else time.monotonic() + seconds
-    diagnosis = diagnosis_of(inner, data, loss, optimizer=optimizer, rate=learning_rate)
-    name = optimizer or ("sgd" if learning_rate is not None else "adam")
+    kind = steppable(optimizer_kind(optimizer or ("sgd" if learning_rate is not None else "adam"), inner))
+    rate = learning_rate if learning_rate is not None else kind.rate
+    diagnosis = diagnosis_of(inner, data, loss, optimizer=kind if optimizer else None, rate=rate)
     with preserve_state(inner):
-        bench = _bench(inner, data, loss, optimizer_kind(name, inner), learning_rate, diagnosis, budget, deadline)
+        bench = _bench(inner, data, loss, kind, rate, diagnosis, budget, deadline)
         bench.tell = lambda text: None if progress is None else progress(text, min(1.0, bench.spent / bench.budget))
         return _explained(bench, diagnosis, keep)
 

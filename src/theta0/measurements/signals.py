@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from theta0._batches import Batch, checked_forward, prepared
-from theta0._losses import Loss, applied, checked, loss_of
+from theta0._losses import Loss, applied, checked, loss_of, returned_loss
+from theta0._models import StepInputs
 from theta0._moments import (
     Moments,
     SampleMoments,
@@ -188,12 +189,14 @@ def _forward(
         _observe_slope(layers[call.after.layer], number, call)
 
     with trace_calls(model, linear, before, *handlers) as interpreter:
-        if loss is None and batch.targets is None:
-            return None, checked_forward(model, batch)
+        if loss is None:
+            outputs = checked_forward(model, batch)
+            if returned_loss(outputs) is None and batch.targets is None and not isinstance(batch.inputs, StepInputs):
+                return None, outputs
+            value = applied(None, outputs, batch)
+            return (value, outputs) if watched is None else watched.finished(interpreter, value, outputs)
         if watched is None:
             return loss_of(model, batch, loss)
-        if loss is None:
-            return watched.finished(interpreter, *loss_of(model, batch, loss))
         compared, handler = watched.inspection.compared, watched.comparison
 
         def marked(outputs: Any, targets: Any) -> Tensor:

@@ -10,10 +10,12 @@ from torch import nn
 from theta0._batches import Batch, initialised, load_batches
 from theta0._errors import InapplicableError, UserCodeError
 from theta0._losses import Loss, checked, loss_of
+from theta0._models import Step
 from theta0._randomness import Randomness
 from theta0._state import preserve_randomness, preserve_state, snapshot
-from theta0._training import Run, checked_optimizer
+from theta0._training import Run
 from theta0.diagnosis.results import Diagnosis
+from theta0.experiments.optimizers import Optimizer, optimizer_kind
 from theta0.layers.standardized_input import StandardizedInput
 from theta0.treatment.faults import other_causes
 from theta0.treatment.reasons import blamed, nothing, proven, unproven
@@ -133,8 +135,9 @@ def treat(
     batches: Iterable[Any],
     loss: Loss = None,
     *,
+    step: Step | None = None,
     with_: str = "auto",
-    optimizer: str | None = None,
+    optimizer: Optimizer | None = None,
     learning_rate: float | None = None,
     steps: int = 100,
     max_batches: int | None = 32,
@@ -154,10 +157,13 @@ def treat(
         model: changed in place if a remedy is kept.
         batches: `(inputs, targets)` batches; a diagnosis measures the first four.
         loss: a name, a callable, or None where the model returns its own.
+        step: instead of a loss, a function (model, batch) → loss that takes batches of any form.
         with_: "auto", one remedy's name, or "standardize-input": the proven wrapper is then `Treatment.wrapped`.
-        optimizer: "sgd" (default), "momentum", "adam", "adamw" or "rmsprop".
-        learning_rate: its rate; None chooses one for each start among 1e-3 … 1 by ten steps. Where it is too high for
-            a start, lower ones are tried, and `Treatment.rate` proposes one.
+        optimizer: by name, class, factory or instance, one of torch's SGD (default), Adam, AdamW or RMSprop; the runs
+            take its kind with torch's default settings.
+        learning_rate: its rate; None takes that of an instance or a factory, and without any chooses one for each
+            start among 1e-3 … 1 by ten steps. Where it is too high for a start, lower ones are tried, and
+            `Treatment.rate` proposes one.
         steps: the training budget of each run.
         max_batches: how many batches are read; None reads all.
         generator: for remedies that draw.
@@ -169,14 +175,16 @@ def treat(
     Raises:
         ValueError: on a wrong argument or unusable data; the model is then as it was.
     """
-    checked(loss)
+    checked(loss, step)
     if with_ not in ("auto", STANDARDIZE, *REMEDIES):
         raise ValueError(f"with: expected auto, {', '.join(REMEDIES)}, {STANDARDIZE}, got {with_!r}")
     inner = initialised(model)
-    found = load_batches(batches, inner, max_batches=max_batches)
+    found = load_batches(batches, inner, max_batches=max_batches, step=step)
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
-    trial = trial_of(found, loss, optimizer=checked_optimizer(optimizer or "sgd"), rate=learning_rate, steps=steps)
+    kind = optimizer_kind(optimizer, inner)
+    rate = learning_rate if learning_rate is not None else kind.rate
+    trial = trial_of(found, loss, optimizer=kind.nearest, rate=rate, steps=steps)
     if len(found) == 1:
         _require_parts_go_through(inner, trial.rest[0], found[0], loss)
     stream = torch.initial_seed() if generator is None else generator

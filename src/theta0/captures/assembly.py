@@ -1,0 +1,335 @@
+"""From what was recorded to a model, batches and a step: whose modules they are, and which passes make one batch."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from theta0._trace.functions import SPECS
+from theta0.captures.entries import Constant, Entry, Use, closure
+from theta0.captures.recording import Pass, Recording, Steps, passes_for
+from theta0.captures.tape import CapturedBatch, Operation, Result, Tape, Value, Weight, mapped
+
+
+class ScriptModules(nn.Module):
+    """The modules that a script's step calls, where no module of the script's owns all of them."""
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        """Modules of a script are called by its step.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("these modules are called by the script's step: pass step=")
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """A constant by which a script multiplies its loss.
+
+    Attributes:
+        value: the factor.
+        reason: "accumulation" or "scaling", where the optimizer's step does not have it; "" where it is the script's.
+    """
+
+    value: float = 1.0
+    reason: str = ""
+
+
+def batches_of(found: Recording, steps: Steps | None) -> list[list[Pass]]:
+    """The passes that make up each batch of an optimizer.
+
+    Passes of one kind between two steps are accumulation: a batch each. Passes of different kinds, as of real and of
+    generated images, are terms of one loss.
+
+    Returns:
+        The passes of each batch.
+    """
+    if steps is None:
+        return [[one] for one in found.passes]
+    kinds = {one.signature for group in steps.groups for one in group}
+    left = passes_for(found.passes[steps.consumed :], {id(p) for p in steps.parameters})
+    batches: list[list[Pass]] = []
+    for group in [*steps.groups, [one for one in left if one.signature in kinds]]:
+        current: dict[Any, Pass] = {}
+        for one in group:
+            if one.signature in current:
+                batches.append(list(current.values()))
+                current = {}
+            current[one.signature] = one
+        batches += [list(current.values())] if current else []
+    whole = max((len(batch) for batch in batches), default=0)
+    return [batch for batch in batches if len(batch) == whole]  # the last may have been cut off by the stop
+
+
+def factor_of(batches: Sequence[Sequence[Pass]], steps: Steps | None) -> tuple[Factor, Use | None]:
+    """The constant factor at the end of the loss, and the tensor that it multiplies.
+
+    It is removed where accumulation or a gradient scaler takes it out again: k passes of 1/k, or a scale by which the
+    gradients were divided before the step.
+
+    Returns:
+        The factor, and the loss without it where it is removed.
+    """
+    if any(len(batch) > 1 or len(batch[0].roots) > 1 for batch in batches) or batches[0][0].roots[0] is None:
+        return Factor(), None
+    inner, value = unscaled(batches[0][0].roots[0])
+    if value == 1.0:
+        return Factor(), inner
+    if steps is None or not steps.groups:
+        return Factor(value), None
+    accumulated = max(len(group) for group in steps.groups)
+    left = (steps.shrunk or 1.0) * value
+    if accumulated > 1 and abs(value * accumulated - 1) < 1e-6:
+        return Factor(value, "accumulation"), inner
+    if value > 1 and left < 1.001:
+        return Factor(value, "scaling"), inner
+    if accumulated > 1 and value * accumulated > 1 and left * accumulated < 1.001:
+        return Factor(value, "scaling"), inner
+    return Factor(value), None
+
+
+def unscaled(root: Use) -> tuple[Use, float]:
+    """A loss without the numbers that it is multiplied with or divided by last; and their product."""
+    entry, factor = root.entry, 1.0
+    while entry.function is not None and not entry.options:
+        spec = SPECS.get(entry.function)
+        uses = [a for a in entry.arguments if isinstance(a, Use)]
+        numbers = [number for a in entry.arguments if not isinstance(a, Use) and (number := _number(a)) is not None]
+        if spec is None or len(uses) != 1 or len(numbers) != 1 or len(entry.arguments) != 2:
+            break
+        if spec.role == "multiply":
+            factor *= numbers[0]
+        elif spec.role == "divide" and entry.arguments[0] is uses[0] and numbers[0]:
+            factor /= numbers[0]
+        else:
+            break
+        root, entry = uses[0], uses[0].entry
+    return root, factor
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, Constant) and value.value.numel() == 1 and not value.leaf:
+        return float(value.value)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def cut_of(steps: Steps | None) -> Callable[[Use], bool]:
+    """Which results are data for an optimizer: they carry no gradient, and none of its parameters made them."""
+    if steps is None:
+        return lambda use: False
+    held = {id(p) for p in steps.parameters}
+    known: dict[int, bool] = {}
+
+    def cut(use: Use) -> bool:
+        entry = use.entry
+        if entry.kept is None:
+            return False
+        if entry.number not in known:
+            modules = [call.module for call in entry.calls if call.module is not None]
+            known[entry.number] = not any(id(p) in held for module in modules for p in module.parameters())
+        return known[entry.number]
+
+    return cut
+
+
+def model_of(found: Recording, entries: Iterable[Entry], steps: Steps | None) -> nn.Module:
+    """The smallest module of the script's that owns everything that its step uses; a container where there is none.
+
+    Args:
+        found: what was recorded.
+        entries: the calls and functions of the step.
+        steps: the optimizer; a module that also owns all that it trains is preferred.
+
+    Returns:
+        The module.
+    """
+    entries = list(entries)
+    called = list({id(e.module): e.module for e in entries if e.module is not None}.values())
+    owned = {id(p) for module in called for p in module.parameters()}
+    loose = [
+        c.value for e in entries for c in e.uses() if isinstance(c, Constant) and isinstance(c.value, nn.Parameter)
+    ]
+    candidates = {id(m): m for m in (*called, *(module for module, _ in found.owners.values()))}
+    sized = sorted(candidates.values(), key=lambda module: sum(1 for _ in module.modules()))
+    fitting = [m for m in sized if _owns(m, called, loose)]
+    trained = [] if steps is None else steps.parameters
+    for module in fitting:
+        if _owns(module, called, trained):
+            return module
+    if fitting:
+        return fitting[0]
+    return _container(found, called, [p for p in loose if id(p) not in owned])
+
+
+def _owns(module: nn.Module, called: Sequence[nn.Module], parameters: Sequence[Tensor]) -> bool:
+    inside, held = {id(part) for part in module.modules()}, {id(p) for p in module.parameters()}
+    return all(id(part) in inside for part in called) and all(id(p) in held for p in parameters)
+
+
+def _container(found: Recording, called: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> nn.Module:
+    container = ScriptModules()
+    inner = {id(part) for module in called for part in list(module.modules())[1:]}
+    for module in called:
+        if id(module) not in inner:
+            container.add_module(_free(container, _name(found, module)), module)
+    for parameter in {id(p): p for p in parameters}.values():
+        container.register_parameter(_free(container, "parameter"), parameter)
+    return container
+
+
+def _name(found: Recording, module: nn.Module) -> str:
+    """A module's variable in the script, or its attribute in one that is; else its class."""
+    if id(module) in found.owners:
+        return found.owners[id(module)][1]
+    paths = [path for owner, _ in found.owners.values() for path, part in owner.named_modules() if part is module]
+    return paths[0].replace(".", "_") if paths else type(module).__name__.lower()
+
+
+def _free(container: nn.Module, name: str) -> str:
+    wanted, number = name, 1
+    while hasattr(container, wanted):
+        number += 1
+        wanted = f"{name}_{number}"
+    return wanted
+
+
+def tape_of(
+    passes: Sequence[Pass], model: nn.Module, cut: Callable[[Use], bool], instead: Use | None = None
+) -> CapturedBatch:
+    """The straight tape of some passes, with what the script brought to them.
+
+    Args:
+        passes: whose losses are summed.
+        model: owns what they use.
+        cut: which results are data.
+        instead: the loss to end at, where a factor behind it is left out.
+
+    Returns:
+        The batch.
+
+    Raises:
+        ValueError: if a root was not seen being made.
+    """
+    roots = [root for one in passes for root in one.roots] if instead is None else [instead]
+    given = [gradient for one in passes for gradient in one.gradients_given] if instead is None else [None]
+    seen = [root for root in roots if root is not None]
+    if len(seen) < len(roots):
+        raise ValueError("a part of the loss was made where it cannot be seen")
+    entries = closure(seen, cut)
+    writer = _Writer(model, {entry.number: place for place, entry in enumerate(entries)}, cut)
+    operations = tuple(writer.operation(entry) for entry in entries)
+    ends = tuple(
+        (writer.placed(root), None if g is None else writer.value(g)) for root, g in zip(seen, given, strict=True)
+    )
+    leaves = frozenset(number for number, leaf in writer.leaves.items() if leaf)
+    return CapturedBatch(Tape(operations, ends, leaves), tuple(writer.values))
+
+
+class _Writer:  # a class, because values get their numbers while operations are written
+    def __init__(self, model: nn.Module, places: dict[int, int], cut: Callable[[Use], bool]) -> None:
+        self.places, self.cut = places, cut
+        self.paths = {id(module): path for path, module in model.named_modules()}
+        self.names = {id(p): name for name, p in model.named_parameters()}
+        self.values: list[Tensor] = []
+        self.leaves: dict[int, bool] = {}
+        self._numbers: dict[Any, int] = {}
+
+    def operation(self, entry: Entry) -> Operation:
+        path = None if entry.module is None else self.paths[id(entry.module)]
+        arguments, options = mapped((entry.arguments, entry.options), self.placed)
+        return Operation(path, entry.function, arguments, options, entry.surroundings)
+
+    def placed(self, leaf: Any) -> Any:
+        """What stands for a tensor on the tape."""
+        if isinstance(leaf, Use):
+            if self.cut(leaf):
+                assert leaf.entry.kept is not None
+                return self.value(leaf.entry.kept[leaf.place], (leaf.entry.number, leaf.place))
+            return Result(self.places[leaf.entry.number], leaf.place)
+        if not isinstance(leaf, Constant):
+            return leaf
+        if leaf.leaf and id(leaf.value) in self.names:
+            return Weight(self.names[id(leaf.value)])
+        return self.value(leaf.value, id(leaf), leaf.leaf)
+
+    def value(self, tensor: Tensor, key: Any = None, leaf: bool = False) -> Value:
+        key = id(tensor) if key is None else key
+        if key not in self._numbers:
+            self._numbers[key] = len(self.values)
+            self.leaves[self._numbers[key]] = leaf
+            self.values.append(tensor.detach())
+        return Value(self._numbers[key])
+
+
+def plain_form(batch: CapturedBatch, entries: Sequence[Entry], root: Use) -> tuple[Any, Any] | None:
+    """A step that is one call of the model and a standard loss, as a target file would state it.
+
+    Args:
+        batch: the tape.
+        entries: what it was made of.
+        root: its loss.
+
+    Returns:
+        The batch and the loss; None for any other step.
+    """
+    calls = [entry for entry in entries if entry.module is not None]
+    if len(calls) != 1 or calls[0] is not entries[0] or batch.tape.operations[0].path != "":
+        return None
+    call, operation = calls[0], batch.tape.operations[0]
+    arguments, options = mapped((operation.arguments, operation.options), lambda leaf: _brought(batch, leaf))
+    inputs = _inputs(arguments, options)
+    if inputs is None or any(operation.surroundings.autocast for operation in batch.tape.operations):
+        return None
+    if len(entries) == 1 and root.place == call.own_loss:
+        return (options, None) if not arguments else None
+    loss = _standard_loss(batch, entries) if len(entries) == 2 and call.single else None
+    return None if loss is None else ((inputs, loss[1]), loss[0])
+
+
+def _brought(batch: CapturedBatch, leaf: Any) -> Any:
+    return batch.values[leaf.number] if isinstance(leaf, Value) else leaf
+
+
+def _inputs(arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+    if arguments and options:
+        return None
+    if arguments:
+        return arguments[0] if len(arguments) == 1 else tuple(arguments)
+    return options
+
+
+def _standard_loss(batch: CapturedBatch, entries: Sequence[Entry]) -> tuple[str, Any] | None:
+    """A standard loss with default settings of the call's output and a constant."""
+    operation = batch.tape.operations[1]
+    name = _STANDARD.get(getattr(operation.function, "__name__", ""))
+    arguments = list(operation.arguments)
+    output = arguments[0] if arguments else operation.options.get("input")
+    target = arguments[1] if len(arguments) > 1 else operation.options.get("target")
+    rest = [value for key, value in operation.options.items() if key not in ("input", "target")]
+    default = all(value in (None, "mean", -100, 0.0) for value in (*arguments[2:], *rest) if not _is_use(value))
+    known = name is not None and output == Result(0, 0) and isinstance(target, Value)
+    if not known or not default or any(_is_use(value) for value in (*arguments[2:], *rest)):
+        return None
+    assert name is not None
+    assert isinstance(target, Value)
+    return name, batch.values[target.number]
+
+
+_STANDARD = {
+    "cross_entropy": "cross_entropy",
+    "mse_loss": "mse",
+    "l1_loss": "l1",
+    "binary_cross_entropy_with_logits": "bce",
+}
+
+
+def _is_use(value: Any) -> bool:
+    return isinstance(value, (Result, Value, Weight))
+
+
+def stepped(found: Recording) -> list[Steps | None]:
+    """The optimizers whose steps had gradients, in the order in which they stepped; one None where there are none."""
+    with_passes: list[Steps | None] = [steps for steps in found.optimizers.values() if batches_of(found, steps)]
+    return with_passes or [None]

@@ -1,0 +1,219 @@
+"""What was captured of a script: for each optimizer a model, batches, a step and a rate, replayed and compared."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from theta0._batches import load_batches
+from theta0._errors import CaptureError
+from theta0._losses import Loss, loss_of
+from theta0._state import preserve_state
+from theta0.captures.assembly import (
+    Factor,
+    batches_of,
+    cut_of,
+    factor_of,
+    model_of,
+    plain_form,
+    stepped,
+    tape_of,
+    unscaled,
+)
+from theta0.captures.entries import Use, closure
+from theta0.captures.recording import Pass, Recording, Steps
+from theta0.captures.tape import CapturedBatch, replay, replayed
+
+_TOLERANCE = 1e-5  # of losses and gradients on accelerators, whose sums are not the same twice; exactly on a CPU
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedStep:
+    """What one optimizer of a script trains.
+
+    Attributes:
+        model: the script's own module, before its first step; a container where no module owns all that is called.
+        batches: what the script trained on.
+        loss: the loss, where the step is one call of the model and a standard loss; else None.
+        step: replays the script's loss for a model and a batch, where the step is anything else.
+        optimizer: the script's own; None where none stepped.
+        learning_rate: the maximum of its schedule, as far as it was seen.
+        factor: a constant by which the script multiplied its loss, and why it was taken out of it.
+        losses: the script's own losses, one a batch, with the factor.
+        compared: how many parameters' gradients on the first batch equal the script's.
+    """
+
+    model: nn.Module
+    batches: list[Any]
+    loss: Loss
+    step: Callable[[nn.Module, Any], Tensor] | None
+    optimizer: torch.optim.Optimizer | None
+    learning_rate: float | None
+    factor: Factor
+    losses: tuple[float, ...]
+    compared: int
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What `theta0.diagnose` takes: `theta0.diagnose(**captured.steps[0].arguments)`."""
+        return {
+            "model": self.model,
+            "batches": self.batches,
+            "loss": self.loss,
+            "step": self.step,
+            "optimizer": self.optimizer,
+            "learning_rate": self.learning_rate,
+        }
+
+
+@dataclass(eq=False)
+class Captured:  # filled when the script ends
+    """What a script trains.
+
+    Attributes:
+        steps: one for each optimizer, in the order of their first steps.
+        error: what the script raised; None where it was stopped or ended.
+        seen: how many calls, backward passes and steps were seen, in words.
+    """
+
+    steps: list[CapturedStep] = field(default_factory=list)
+    error: BaseException | None = None
+    seen: str = ""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What `theta0.diagnose` takes, for the first optimizer: `theta0.diagnose(**captured.arguments)`."""
+        return self.steps[0].arguments
+
+
+def put_back(found: Recording) -> None:
+    """Put models and optimizers into the state before the first step."""
+    for restore in reversed(list(found.restores.values())):
+        restore()
+    for steps in found.optimizers.values():
+        steps.restore()
+
+
+def captured_steps(found: Recording) -> list[CapturedStep]:
+    """One step for each optimizer, replayed and compared with the script's own; models stand before the first step.
+
+    Returns:
+        The steps.
+
+    Raises:
+        CaptureError: if a replay differs from the script.
+    """
+    return [_captured(found, steps) for steps in stepped(found)]
+
+
+def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
+    batches, cut = batches_of(found, steps), cut_of(steps)
+    every = [root for batch in batches for one in batch for root in one.roots if root is not None]
+    model = model_of(found, closure(every, cut), steps)
+    factor, inner = factor_of(batches, steps)
+    try:
+        compared = sum(_compare(model, one, cut) for one in batches[0])
+        taped = [_taped(batch, model, cut, inner is not None) for batch in batches]
+    except (ValueError, RuntimeError, TypeError, KeyError, IndexError) as error:
+        if isinstance(error, CaptureError):
+            raise
+        raise CaptureError(f"the training step cannot be replayed ({error}); pass step= from Python instead") from error
+    data, loss = _plain(model, batches, taped, cut, inner is not None) or (taped, None)
+    rate = None if steps is None or steps.rate <= 0 else steps.rate
+    losses = tuple(sum(float(one.value) for one in batch) for batch in batches)
+    return CapturedStep(
+        model,
+        data,
+        loss,
+        replay if data is taped else None,
+        None if steps is None else steps.optimizer,
+        rate,
+        factor,
+        losses,
+        compared,
+    )
+
+
+def _taped(batch: Sequence[Pass], model: nn.Module, cut: Callable[[Use], bool], inner: bool) -> CapturedBatch:
+    root = batch[0].roots[0]
+    return tape_of(batch, model, cut, unscaled(root)[0] if inner and root is not None else None)
+
+
+def _compare(model: nn.Module, one: Pass, cut: Callable[[Use], bool]) -> int:
+    """Replay a pass with the random numbers and weights that it had.
+
+    Returns:
+        How many parameters' gradients were compared.
+
+    Raises:
+        CaptureError: if its loss or a gradient is another.
+    """
+    names = {id(p): name for name, p in model.named_parameters()}
+    known = [(p, g) for key, (p, g) in one.gradients.items() if key in names]
+    with preserve_state(model), torch.enable_grad():
+        versions = [p._version for p in model.parameters()]
+        value = replayed(model, tape_of([one], model, cut), exactly=True)
+        if versions != [p._version for p in model.parameters()]:
+            raise CaptureError("the script's step writes to weights outside of its optimizer, which cannot be replayed")
+        _require_same("the loss of the first batch", value, one.value)
+        if known:
+            found = torch.autograd.grad(value, [p for p, _ in known], allow_unused=True)
+            for (p, expected), gradient in zip(known, found, strict=True):
+                own = torch.zeros_like(p) if gradient is None else gradient
+                _require_same(f"the gradient of {names[id(p)]}", own, expected)
+    return len(known)
+
+
+def _require_same(what: str, replayed: Tensor, own: Tensor) -> None:
+    a, b = (t.detach().to_dense() if t.is_sparse else t.detach() for t in (replayed, own))
+    if a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all()):
+        return
+    distance = float((a - b).norm() / b.norm()) if a.shape == b.shape else float("nan")
+    if a.device.type != "cpu" and distance <= _TOLERANCE:
+        return
+    shown = (
+        f"{float(a):.9g} instead of {float(b):.9g}" if a.numel() == b.numel() == 1 else f"a share {distance:.1e} off"
+    )
+    raise CaptureError(
+        f"{what}, replayed, is {shown}: a part of the script's step is not seen (numpy or .item() in the loss, a view "
+        "that is written to, threads, state outside of modules), so nothing is said of it; pass step= from Python"
+    )
+
+
+def _plain(
+    model: nn.Module, batches: Sequence[Sequence[Pass]], taped: Sequence[CapturedBatch], cut: Any, inner: bool
+) -> tuple[list[Any], Loss] | None:
+    """The batches and the loss as a target file would have them, where that gives the same numbers."""
+    found: list[tuple[Any, Any]] = []
+    for passes, batch in zip(batches, taped, strict=True):
+        root = passes[0].roots[0]
+        if len(passes) > 1 or len(passes[0].roots) > 1 or root is None:
+            return None
+        end = unscaled(root)[0] if inner else root
+        form = plain_form(batch, closure([end], cut), end)
+        if form is None or (found and form[1] != found[0][1]):
+            return None
+        found.append(form)
+    data, loss = [form[0] for form in found], found[0][1]
+    return (data, loss) if _same_form(model, data, loss, taped[0]) else None
+
+
+def _same_form(model: nn.Module, data: list[Any], loss: Loss, tape: CapturedBatch) -> bool:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    makers: list[Callable[[], Tensor]] = [
+        lambda: loss_of(model, load_batches(data[:1], model)[0], loss)[0],
+        lambda: replay(model, tape),
+    ]
+    values: list[list[Tensor | None]] = []
+    try:
+        for make in makers:
+            with preserve_state(model), torch.enable_grad():
+                torch.manual_seed(0)
+                value = make()
+                values.append([value.detach(), *torch.autograd.grad(value, parameters, allow_unused=True)])
+    except (ValueError, RuntimeError):
+        return False
+    pairs = zip(*values, strict=True)
+    return all((a is None and b is None) or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)

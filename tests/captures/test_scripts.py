@@ -1,0 +1,223 @@
+"""Training scripts, written as tutorials are, become models, batches and steps that give the scripts' own numbers."""
+
+import importlib
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import theta0
+from theta0._batches import load_batches
+from theta0._losses import loss_of
+
+SCRIPTS = Path(__file__).parent / "scripts"
+# Arguments; then for each optimizer: name, rate, loss, gradients compared, factor taken out.
+FAST = {
+    "plain_loop": (["--lr", "0.1"], [("SGD", 0.1, "cross_entropy", 4, "")]),
+    "module_level": ([], [("Adam", 3e-3, "mse", 4, "")]),
+    "accumulation": ([], [("AdamW", 0.01, "cross_entropy", 4, "scaling")]),
+    "vae": ([], [("Adam", 1e-3, None, 10, "")]),
+    "siamese": ([], [("AdamW", 1e-3, None, 6, "")]),
+    "gan": ([], [("Adam", 2e-4, None, 4, ""), ("Adam", 1e-3, None, 4, "")]),
+    "physics": ([], [("LBFGS", 0.5, None, 4, "")]),
+}
+SLOW = {
+    "lightning_fit": ("lightning", [("Adam", 1e-3, None, 8, "")]),
+    "hf_trainer": ("transformers", [("AdamW", 5e-4, None, 28, "")]),
+}
+
+
+def described(step):
+    return type(step.optimizer).__name__, step.learning_rate, step.loss, step.compared, step.factor.reason
+
+
+class Seen(BaseException):
+    """Ends a script that is run without theta0."""
+
+
+def own_passes(monkeypatch, name, argv, count):
+    """The losses and gradients of a script's first backward passes, by a run of its own."""
+    found, backward = [], torch.Tensor.backward
+
+    def recording(loss, *arguments, **options):
+        backward(loss, *arguments, **options)
+        optimizers = {id(o): o for o in namespace.values() if isinstance(o, torch.optim.Optimizer)}.values()
+        held = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+        found.append((loss.detach().clone(), [p.grad.clone() for p in held if p.grad is not None]))
+        if len(found) == count:
+            raise Seen
+
+    namespace = {"__name__": "__main__"}
+    code = compile((SCRIPTS / f"{name}.py").read_bytes(), name, "exec")
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "backward", recording)
+        patched.setattr(sys, "argv", [name, *argv])
+        with pytest.raises(Seen):
+            exec(code, namespace)
+    return found
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_script_becomes_what_a_target_file_would_say(name):
+    argv, expected = FAST[name]
+    captured = theta0.capture(SCRIPTS / f"{name}.py", argv)
+    assert captured.error is None
+    assert [described(step) for step in captured.steps] == expected
+    assert all(len(step.batches) >= 4 for step in captured.steps)
+
+
+@pytest.mark.parametrize("name", ["siamese", "physics", "accumulation"])
+def test_replayed_losses_and_gradients_equal_those_of_a_run_without_theta0(monkeypatch, name):
+    ((loss, gradients),) = own_passes(monkeypatch, name, [], 1)
+    (step,) = theta0.capture(SCRIPTS / f"{name}.py").steps
+    (batch,) = load_batches(step.batches, step.model, max_batches=1, step=step.step)
+    with torch.enable_grad():
+        value, _ = loss_of(step.model, batch, step.loss)
+        value = value * step.factor.value if step.factor.reason else value
+        found = torch.autograd.grad(value, list(step.model.parameters()))
+    assert torch.equal(value.detach(), loss)
+    assert all(torch.equal(a, b) for a, b in zip(found, gradients, strict=True))
+
+
+def test_terms_of_one_loss_that_are_differentiated_one_by_one_are_summed(monkeypatch):
+    passes = own_passes(monkeypatch, "gan", [], 3)
+    captured = theta0.capture(SCRIPTS / "gan.py")
+    discriminator, generator = captured.steps
+    assert discriminator.losses[0] == float(passes[0][0]) + float(passes[1][0])
+    assert generator.losses[0] == float(passes[2][0])
+    assert [name for name, _ in generator.model.named_children()] == ["netG", "netD"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_trainers(name):
+    needed, expected = SLOW[name]
+    try:
+        importlib.import_module(needed)
+    except Exception as error:  # an installation that does not import is none
+        pytest.skip(f"{needed} does not import here: {error}")
+    with pytest.warns(match=".*"):
+        captured = theta0.capture(SCRIPTS / f"{name}.py")
+    assert [described(step) for step in captured.steps] == expected
+
+
+LOOP = """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+x = torch.randn(8, 4)
+for number in range(30):
+    optimizer.zero_grad()
+    BODY
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def script(tmp_path, body, source=LOOP):
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(source).replace("BODY", body))
+    return path
+
+
+def test_a_script_that_raises_in_training_is_judged_on_what_was_seen(tmp_path):
+    captured = theta0.capture(script(tmp_path, "loss = net(x).mean() / (1 if number < 2 else {}[number])"))
+    assert isinstance(captured.error, KeyError)
+    assert len(captured.steps[0].batches) == 2
+
+
+def test_a_script_that_catches_everything_is_stopped_again_and_again(tmp_path):
+    caught = LOOP.replace("    loss.backward()\n", "    try: loss.backward()\n    except BaseException: pass\n")
+    captured = theta0.capture(
+        script(tmp_path, "try: loss = net(x).square().mean()\n    except BaseException: pass", caught)
+    )
+    assert len(captured.steps[0].batches) == 5 if captured.error is None else "Stop" in type(captured.error).__name__
+
+
+def test_the_state_before_the_first_step_is_put_back():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    steps = 0
+    with theta0.capture_steps(batches=3) as captured:
+        for _ in range(50):
+            steps += 1
+            net(torch.randn(16, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert steps == 3
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert not optimizer.state
+    assert all(p.grad is None for p in net.parameters())
+    assert theta0.diagnose(**captured.arguments, max_batches=2).records
+
+
+def test_a_penalty_on_the_weights_is_a_part_of_the_loss(tmp_path):
+    body = "loss = net(x).square().mean() + 0.1 * sum(p.square().sum() for p in net.parameters())"
+    step = theta0.capture(script(tmp_path, body)).steps[0]
+    weight = step.model.weight.clone()
+    first = float(step.step(step.model, step.batches[0]).detach())
+    assert torch.equal(step.model.weight, weight)  # what initialized it is not replayed
+    with torch.no_grad():
+        step.model.bias.add_(1.0)
+        outputs = step.model(step.batches[0].values[0])
+        expected = outputs.square().mean() + 0.1 * sum(p.square().sum() for p in step.model.parameters())
+    assert first == step.losses[0]
+    assert float(step.step(step.model, step.batches[0]).detach()) == pytest.approx(float(expected), rel=1e-6)
+
+
+REFUSED = {
+    "no training": ("import torch\nprint(torch.nn.Linear(2, 2)(torch.ones(1, 2)))", "it ended after 1 calls"),
+    "raises at once": (
+        "import torch\n{}['nothing']",
+        r"it raised KeyError: 'nothing' \(line 2 of train.py\)",
+    ),
+    "leaves": ("raise SystemExit(3)", "it left with exit code 3 before its first backward pass"),
+    "syntax": ("def (:", "train.py: syntax error on line 1"),
+    "state outside of modules": (
+        LOOP.replace("for number", "seen = []\nfor number").replace(
+            "BODY",
+            "seen.append(1)\n    net.forward = lambda x: (seen.append(1), net.weight.sum() * len(seen))[1]\n"
+            "    loss = net(x)",
+        ),
+        "replayed, is",
+    ),
+    "written to a view": (
+        LOOP.replace("BODY", "out = torch.zeros(2, 8, 2); out[0].copy_(net(x)); loss = out.square().mean()"),
+        "whose path from a module's call was not seen",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_replayed_is_refused_with_the_reason(tmp_path, name):
+    source, message = REFUSED[name]
+    with pytest.raises(theta0.CaptureError, match=message):
+        theta0.capture(script(tmp_path, "", source))
+
+
+def command(*arguments):
+    call = [sys.executable, "-m", "theta0", *map(str, arguments)]
+    return subprocess.run(call, capture_output=True, text=True, timeout=250, check=False)
+
+
+def test_the_command_line_runs_the_script_in_a_process_of_its_own():
+    done = command("diagnose", SCRIPTS / "plain_loop.py", "--json", "--", "--lr", "0.1")
+    found = json.loads(done.stdout)  # what the script prints goes to standard error
+    assert (done.returncode, found["healthy"]) == (0, True)
+    assert "5 batches, SGD at 0.1; the first loss and 4 gradients, replayed, equal the script's" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_that_cannot_be_stopped_is_ended_after_the_verdict(tmp_path):
+    endless = LOOP.replace("for number in range(30):", "while True:\n  try:").replace("\n    ", "\n      ")
+    endless += "  except BaseException: pass\n"
+    done = command("diagnose", script(tmp_path, "loss = net(x).square().mean()", endless), "--json")
+    assert done.returncode in (0, 1)
+    assert json.loads(done.stdout)["records"]
