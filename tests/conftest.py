@@ -27,6 +27,21 @@ settings.register_profile("suite", deadline=None)  # how long an example takes i
 settings.load_profile("suite")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of a test that is marked `sampled(n)`, n cases spread evenly stay in the gate; the others are slow."""
+    cases = {}
+    for item in items:
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for found in cases.values():
+        most = min(found[0].get_closest_marker("sampled").args[0], len(found))
+        kept = {(2 * k + 1) * len(found) // (2 * most) for k in range(most)}
+        for number, item in enumerate(found):
+            if number not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_finish():
     """What was imported and collected, a million objects, is out of the way of every later garbage collection."""
     gc.collect()

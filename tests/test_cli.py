@@ -420,6 +420,7 @@ def test_an_interrupted_race_says_where_its_runs_are(after, said, tmp_path, monk
     assert (store.exists() and store.read_text().count("\n") == after - 1) or after == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nio", "gradinit", pytest.param("mmd", marks=pytest.mark.slow)])
 def test_treat_with_a_search(name, tmp_path):
     path, out_file = target(tmp_path, HEALTHY), tmp_path / "start.safetensors"

@@ -53,6 +53,7 @@ def test_at_the_suggestion_it_trains_and_beyond_the_bound_it_diverges():
     assert not trained(regression()[0], batches, 1.1 * found.bound) <= 10  # it may be NaN
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw", "rmsprop"])
 def test_each_optimizer_has_its_own_and_the_model_is_left_as_it_was(optimizer):
     model = mlp()

@@ -53,6 +53,7 @@ def test_the_reported_run_is_what_training_gives():
     assert standing.runs[0].held_out == pytest.approx(held, rel=1e-4)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("c", SAMPLED, ids=lambda c: c.name)
 def test_a_model_is_left_as_it_was(c):
     model = c.model()
@@ -112,6 +113,7 @@ def test_an_error_of_the_users_is_no_refusal():
         compare(Broken(16, 2), learnable(), "cross_entropy", **SHORT | {"starts": ["default"]})
 
 
+@pytest.mark.slow
 def test_searched_starts_are_raced_and_tell_their_cost(monkeypatch):
     for name, options in (("nio", {}), ("gradinit", {}), ("mmd", {"perturbations": 8})):
         monkeypatch.setitem(STARTS, name, partial(SEARCHES[name], steps=20, **options))

@@ -13,6 +13,7 @@ from theta0.curvature import top_eigenvalue
 DENSE = {"ggn": dense.ggn, "fisher": dense.ggn, "hessian": dense.hessian}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("matrix", ["ggn", "hessian"])
 @pytest.mark.parametrize("name", dense.NETS)
 def test_six_networks_agree_with_a_dense_reference(name, matrix):
@@ -95,6 +96,7 @@ def test_several_eigenvalues_and_the_eigenvector(matrix):
     assert float((full @ u - found.value * u).norm()) <= 2e-3 * found.value
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("matrix", ["ggn", "hessian"])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_batches_are_averaged_by_their_sizes(matrix, recompute):

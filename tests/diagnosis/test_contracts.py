@@ -75,6 +75,7 @@ MATCHES = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", MISMATCHES)
 def test_values_that_a_loss_does_not_take_are_named(name):
     model, targets, loss, said = MISMATCHES[name]
@@ -83,6 +84,7 @@ def test_values_that_a_loss_does_not_take_are_named(name):
     assert said in first.message
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", MATCHES)
 def test_values_that_it_takes_are_no_finding(name):
     assert [f.code for f in found(mlp_of(name), X, *MATCHES[name][1:])] == []
@@ -106,6 +108,7 @@ def test_labels_longer_than_the_outputs():
     assert "loss-mismatch" not in {f.code for f in found(model, sequences, labels[:, :4], loss)}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("targets", "severity"), [(5000 + 300 * REAL, "error"), (300 * REAL, "warning"), (10 + 3 * REAL, None)]
 )

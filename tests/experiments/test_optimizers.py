@@ -40,6 +40,7 @@ def test_an_instance_is_mirrored_with_its_groups_and_left_alone():
     assert kind.settings.betas == (0.9, 0.999)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("optimizer", "name"),
     [

@@ -90,6 +90,7 @@ class Stop(BaseException):
     pass
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("call", [3, 20, 60, 100])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Stop])
 def test_the_model_is_as_it_was_also_when_it_is_interrupted(error, call):

@@ -42,6 +42,7 @@ def reported(model, data, **options):
     return mmd(model, data, **(QUICK | options))
 
 
+@pytest.mark.slow
 def test_it_makes_neighbours_more_uniform(short_windows):
     model = classifier()
     with torch.no_grad():
@@ -73,6 +74,7 @@ def test_the_same_seed_repeats_and_another_does_not():
     assert not torch.equal(one, other)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["norm and dropout", "tied", "frozen", "transformer, batch first", "cnn", "lstm"])
 def test_everything_but_trained_values_is_left_as_it_was(name):
     model, data = case(name).model(), case(name).batches()
@@ -135,6 +137,7 @@ def stop_at(step, error):
     return progress
 
 
+@pytest.mark.slow
 def test_a_loaders_own_generator_plays_no_part_and_is_left_as_it_was(tmp_path, short_windows):
     own = torch.Generator().manual_seed(8)
     loader = DataLoader(TensorDataset(normal(30, 6)), batch_size=8, shuffle=True, drop_last=True, generator=own)
@@ -159,6 +162,15 @@ def halved(model):
     return model
 
 
+@pytest.fixture(scope="module")
+def progress_file(tmp_path_factory):
+    """Progress of four steps, the last with other memory: that and the number of steps may change."""
+    file = tmp_path_factory.mktemp("mmd") / "progress.safetensors"
+    mmd_(classifier(), batches(), steps=3, checkpoint=file, **QUICK)
+    mmd_(classifier(), batches(), steps=4, checkpoint=file, memory=2**10, **QUICK)
+    return file
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -173,10 +185,8 @@ def halved(model):
         ({"model": halved(classifier())}, "model: expected the start of the run"),
     ],
 )  # fmt: skip
-def test_a_checkpoint_of_another_start_or_setting_is_refused(change, message, tmp_path):
-    file = tmp_path / "progress.safetensors"
-    mmd_(classifier(), batches(), steps=3, checkpoint=file, **QUICK)
-    mmd_(classifier(), batches(), steps=4, checkpoint=file, memory=2**10, **QUICK)  # these two may change
+def test_a_checkpoint_of_another_start_or_setting_is_refused(change, message, progress_file):
+    file = progress_file
     options, kept = QUICK | {"steps": 5} | change, file.read_bytes()
     model = options.pop("model", None) or classifier()
     before = weights_of(model)
@@ -224,6 +234,7 @@ def test_more_steps_go_on_from_a_file_as_if_the_run_had_not_ended(tmp_path, shor
     assert torch.equal(weights_of(longer), weights_of(straight))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("steps", "stop", "ends"), [(16, None, [10, 16]), (15, None, [10]), (9, None, [9]),
                                                      (30, 16, [10, 16]), (30, 15, [10]), (30, 6, [6]), (30, 5, []),
                                                      (8, 5, [5])])  # fmt: skip
@@ -244,6 +255,7 @@ def test_the_last_steps_count_if_they_are_more_than_half_a_window(steps, stop, e
     assert torch.equal(weights_of(model), values[found.best_step])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("driver")], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("stop", [None, 13])
 @pytest.mark.parametrize("at", [1, 4], ids=["first batch", "last batch"])
@@ -279,7 +291,7 @@ def test_beyond_ten_classes_sampled_ones_give_the_same_expectation():
         around = neighbourhood(model, x, 0.5)
         only = Weights(0.0, 0.0, 1.0)
         found = [
-            float(mmd_terms(around, x, only, seed, perturbations=2, memory=2**20).detachment) for seed in range(100)
+            float(mmd_terms(around, x, only, seed, perturbations=2, memory=2**20).detachment) for seed in range(40)
         ]
     logits = model(x)
     full = torch.autograd.functional.jacobian(lambda rows: model(rows), x)
@@ -382,9 +394,10 @@ def _loss_and_gradient(rank, folder, world):
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_loss_and_gradient_of_one(tmp_path):
     _loss_and_gradient(0, tmp_path, 1)
-    multiprocessing.spawn(_loss_and_gradient, args=(tmp_path, 2), nprocs=2)
+    multiprocessing.start_processes(_loss_and_gradient, args=(tmp_path, 2), nprocs=2, start_method="fork")
     alone = torch.load(tmp_path / "1-0.pt")
     for rank in range(2):
         together = torch.load(tmp_path / f"2-{rank}.pt")

@@ -106,6 +106,7 @@ def only_values_changed(before, after) -> bool:
 OTHERS = [(c, m) for c in CASES if c.name in ("norm and dropout", "tied", "frozen", "lstm") for m in METHODS.values()]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("c", "method"), [*((c, nio_) for c in CASES), *OTHERS], ids=lambda o: getattr(o, "name", ""))
 def test_nothing_but_the_scaled_values_changes(c, method):
     model = c.model()
@@ -141,6 +142,7 @@ def test_tied_tensors_share_a_scale_zero_ones_have_none_and_bare_ones_have_one()
     assert set(result.scales) == {name for name, p in frozen.named_parameters() if p.requires_grad}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_start_and_a_recipe_brings_it_back_bit_for_bit(tmp_path):
     model, batches, loss = problem("mlp")
     again, fresh = copy.deepcopy(model), copy.deepcopy(model)
@@ -276,6 +278,7 @@ def test_all_zero_parameters():
         nio_(model, problem("mlp")[1], "cross_entropy")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("call", [1, 7, 40])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_an_interrupt_puts_the_start_back(call, error):

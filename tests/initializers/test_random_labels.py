@@ -44,6 +44,7 @@ def test_labels_of_the_batches_do_not_matter():
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
+@pytest.mark.slow
 def test_it_is_adam_on_fresh_uniform_labels():
     """A loss that is recorded at a rate too small to move: its labels are uniform and new at every step."""
     model = network(classes=3, dtype=torch.float64)
@@ -72,6 +73,7 @@ def test_the_best_hundred_steps_are_kept():
     assert all(torch.equal(a, b) for a, b in zip(values(model), at[done.best_step], strict=True))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("steps", "stop", "windows"), [(199, None, [100, 99]), (150, None, [100]), (60, None, [60]),
                                                         (900, 99, [99]), (900, 50, [])])  # fmt: skip
 def test_the_last_steps_count_if_they_are_more_than_half_a_window(steps, stop, windows):

@@ -50,6 +50,7 @@ LATER = {  # a loss, and the labels of a later batch for which the mean of a par
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("case", LATER)
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
 def test_pieces_are_put_together_only_where_a_later_batch_allows_it(name, case):
@@ -132,6 +133,7 @@ def agree(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "joint"), [(name, joint) for name in NETWORKS for joint in (False, True) if not (joint and "bn" in name)]
 )
@@ -142,6 +144,7 @@ def test_gradcosine_is_ascended(name, joint):
     agree(-found, central(partial(cosine, name), names))
 
 
+@pytest.mark.sampled(3)
 @each_network
 @pytest.mark.parametrize("statistic", ["max", "mean"])
 def test_the_norm_is_descended_above_the_cap(name, statistic):
@@ -151,6 +154,7 @@ def test_the_norm_is_descended_above_the_cap(name, statistic):
     agree(found, central(lambda s: float(getattr(norms(name, s, PARTS), statistic)()), names))
 
 
+@pytest.mark.sampled(2)
 @each_network
 def test_the_research_codes_objective(name):
     """Minus the cosine of distinct pairs, minus all squared norms; D = 3 parts of 3, stretched by 0.4 inwards."""
@@ -167,6 +171,7 @@ def test_the_research_codes_objective(name):
     agree(found, central(value, names))
 
 
+@pytest.mark.sampled(3)
 @each_network
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_the_loss_after_a_step(name, optimizer):
@@ -195,6 +200,7 @@ def test_the_loss_after_a_step(name, optimizer):
     agree(found, central(value, names, 1e-6))
 
 
+@pytest.mark.sampled(3)
 @each_network
 @pytest.mark.parametrize(("optimizer", "order"), [("sgd", 2), ("adam", 1)])
 def test_gradinits_norms(name, optimizer, order):

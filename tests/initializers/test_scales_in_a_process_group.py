@@ -39,7 +39,7 @@ def padded(rank: int) -> list[tuple[Tensor, Tensor]]:
 
 def found(method: str, batches: list[tuple[Tensor, Tensor]]) -> tuple[nn.Module, ScaleSearch]:
     model = start()
-    return model, initialize(method, model, batches, "cross_entropy", steps=7, max_batches=None)
+    return model, initialize(method, model, batches, "cross_entropy", steps=4, max_batches=None)
 
 
 def rank_main(rank: int, folder: str) -> None:
@@ -60,7 +60,7 @@ def rank_main(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def together(tmp_path_factory) -> list[dict]:
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.spawn(rank_main, (str(folder),), nprocs=2)
+    multiprocessing.start_processes(rank_main, (str(folder),), nprocs=2, start_method="fork")
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
 

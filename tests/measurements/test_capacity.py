@@ -37,7 +37,7 @@ def operator_norm(function, *shape):
     return torch.linalg.matrix_norm(function(inputs).flatten(1), 2).item()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.integers(1, 6), min_size=2, max_size=5),
     st.integers(0, 10**6),

@@ -10,6 +10,7 @@ from theta0.papers.furusho2020thesis.rate_maps import FACTORS
 from theta0.papers.sweeps import Store
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["fig15", "fig18", "fig19", "fig16"])
 def test_each_kind_of_figure_is_written_with_its_numbers(name, tmp_path):
     line = ITEMS[name](scale="smoke", out_dir=tmp_path)
@@ -19,6 +20,7 @@ def test_each_kind_of_figure_is_written_with_its_numbers(name, tmp_path):
     json.loads((tmp_path / f"{name}.json").read_text(), parse_constant=pytest.fail)
 
 
+@pytest.mark.slow
 def test_plain_and_normalised_runs_bear_the_measured_rate_and_a_store_resumes(tmp_path):
     store, calls = Store(tmp_path / "runs.jsonl"), []
     first = ITEMS["fig17"](

@@ -12,6 +12,7 @@ def millions(build) -> float:
         return sum(p.numel() for p in build().parameters()) / 1e6
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("build", "published"),
     [

@@ -27,6 +27,7 @@ def test_stripes_are_the_shift_and_zero_sums_remove_them(tmp_path):
     assert numbers["correlation_of_row_means_with_proposition_1"] > 0.98
 
 
+@pytest.mark.slow
 def test_activations_keep_their_spread_under_lcw_only(tmp_path):
     line, constrained = drawn("fig2", tmp_path)
     assert line.startswith("fig2, digits: ")
@@ -41,6 +42,7 @@ def test_activations_keep_their_spread_under_lcw_only(tmp_path):
     assert plain["between_units"][8] > 0.05
 
 
+@pytest.mark.slow
 def test_gradients_vanish_as_the_closed_form_says(tmp_path):
     line, numbers = drawn("fig4", tmp_path)
     assert line.startswith("fig4, digits: ")

@@ -148,6 +148,7 @@ def test_start_of_fifty_sigmoid_layers_as_the_source_describes_it():
     assert found["plain"]["shift_share"][-1] > 0.95
 
 
+@pytest.mark.slow
 def test_fig5_is_written_with_its_starts_and_resumes(tmp_path):
     calls = []
     line = fig5(scale="smoke", out_dir=tmp_path, progress=lambda *a: calls.append(a))
@@ -169,6 +170,7 @@ def test_relu_networks_too(tmp_path):
     assert (tmp_path / "relu.png").is_file()
 
 
+@pytest.mark.slow
 def test_table_and_figure_of_the_convolutional_networks_share_their_runs(tmp_path):
     line = table1(scale="smoke", out_dir=tmp_path)
     assert line.startswith("table1, digits: ")

@@ -136,6 +136,7 @@ def test_a_start_is_made_once_and_found_again(digits, tmp_path):
     assert not torch.equal(first[1].weight, plain[1].weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["table3", "fig2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("table5", "fig1", "fig3"))]
 )
@@ -148,6 +149,7 @@ def test_items_are_written_with_their_numbers(name, tmp_path):
     json.loads((tmp_path / f"{name}.json").read_text(), parse_constant=pytest.fail)
 
 
+@pytest.mark.slow
 def test_accuracies_resume_and_their_differences_are_paired(tmp_path):
     calls = []
     first = ITEMS["table1"](scale="smoke", out_dir=tmp_path, progress=lambda *a: calls.append(a))

@@ -116,6 +116,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("figures")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["fig8", "fig9", "fig10", "fig11", "fig12", "fig13"])
 def test_each_figure_is_written_with_its_numbers(name, folder):
     line = ITEMS[name](None, None, scale="smoke", out_dir=folder)
@@ -125,6 +126,7 @@ def test_each_figure_is_written_with_its_numbers(name, folder):
     json.loads((folder / f"{name}.json").read_text(), parse_constant=pytest.fail)
 
 
+@pytest.mark.slow
 def test_the_second_figure_finds_the_runs_of_the_first(folder):
     ITEMS["fig9"](None, None, scale="smoke", out_dir=folder)
     calls = []

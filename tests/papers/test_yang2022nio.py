@@ -38,6 +38,7 @@ def test_every_network_of_a_scale_exists_and_the_source_trains_500_epochs():
     assert wanted[0]["train_steps"] == 500 * len(data.train_x) // 128
 
 
+@pytest.mark.slow
 def test_smoke_writes_a_table_and_goes_on_where_it_was_interrupted(tmp_path):
     text = starts_table(scale="smoke", out_dir=tmp_path)
     rows = json.loads((tmp_path / "starts.json").read_text())

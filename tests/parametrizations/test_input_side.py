@@ -218,6 +218,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bf16 autocast"])
 @pytest.mark.parametrize("optimizer", ["sgd, weight decay", pytest.param("adam", marks=pytest.mark.slow), "adamw"])
 def test_sums_after_a_thousand_steps(optimizer, bf16):

@@ -105,6 +105,7 @@ def test_copies_checkpoints_and_moves(kind, method):
     torch.testing.assert_close(call(layer, inputs), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("method", ["lcw", "cwn"])
 @each_kind
 def test_training_keeps_the_sums_zero(kind, method):
@@ -198,6 +199,7 @@ def test_functional_call_and_vmap_of_gradients(kind, method, request):
     torch.testing.assert_close({name: g[0] for name, g in many.items()}, gradients)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["lcw"])
 @each_kind
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated", "ignore:.*flatten_parameters")

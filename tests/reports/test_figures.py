@@ -23,6 +23,7 @@ def texts(panel):
     return [text.text for text in ET.fromstring(panel.svg).iter(f"{SVG}text")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("depth", [2, 20, 100])
 def test_charts_are_well_formed_and_need_nothing_else(depth):
     for panel in panels(cases.kept(depth)):
@@ -49,6 +50,7 @@ def test_the_same_result_gives_the_same_drawing_whatever_the_users_style():
     assert dict(mpl.rcParams) == before
 
 
+@pytest.mark.slow
 def test_few_enough_names_to_read_and_the_ends_among_them():
     for panel in panels(cases.kept(100))[:-1]:
         names = [text for text in texts(panel) if text and ("hidden" in text or text == "output")]

@@ -65,6 +65,7 @@ def pages(tmp_path_factory):
     return {name: write_page(folder / f"{name}.html", result, target=cases.TARGET) for name, result in RESULTS.items()}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", RESULTS)
 def test_page_parses_and_tells_everything(name, pages):
     reader, text = read(pages[name])
@@ -124,6 +125,7 @@ def test_hostile_target_is_text(tmp_path):
     assert printable(target) in text
 
 
+@pytest.mark.slow
 def test_same_result_same_page(tmp_path):
     first, second = (write_page(tmp_path / f"{i}.html", cases.kept(3), target="x.py").read_bytes() for i in (0, 1))
     assert first == second

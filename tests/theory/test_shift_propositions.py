@@ -143,6 +143,7 @@ def test_every_gain_grows_with_the_square_of_the_scale_and_a_square_layer_is_bal
     assert plain.forward >= plain.backward * (1 - 1e-12)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("activation", "depth"), [(nn.Sigmoid(), 6), (nn.Tanh(), 8), (nn.ReLU(), 8), (nn.GELU(), 6)])
 @pytest.mark.parametrize("constrained", [False, True])
 def test_section_4_3_gradients_of_wide_networks(activation, depth, constrained):

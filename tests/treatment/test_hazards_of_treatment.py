@@ -48,6 +48,7 @@ def group(tmp_path):
     distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_a_distributed_wrapper_adds_no_prefix_and_gives_what_the_model_alone_gives(group, tmp_path):
     alone, wrapped = deep_sigmoid(), DistributedDataParallel(deep_sigmoid())
     data, options = learnable(16, count=8), {"with_": "lcw", "optimizer": "momentum", "learning_rate": 0.1, "steps": 12}
@@ -119,6 +120,7 @@ def test_unit_variance_of_adapted_weights_is_reached_through_the_adapter_or_told
             assert x.std().item() == pytest.approx(1, rel=0.05), path
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", sorted(REMEDIES))
 @pytest.mark.parametrize("kind", [LowRank, Invertible])
 def test_every_remedy_survives_adapted_weights(kind, name):
@@ -158,6 +160,7 @@ class Vectors(nn.Module):
         return self.head(torch.tanh(self.inner(self.norm(x * self.scale + self.token))) * self.gain)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(REMEDIES))
 def test_parameters_with_fewer_than_two_axes_are_no_obstacle(name):
     model = Vectors()

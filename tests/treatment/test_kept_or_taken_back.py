@@ -99,6 +99,7 @@ def test_what_is_no_better_is_taken_back():
     assert randomness() == drawn
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("c", SAMPLED, ids=lambda c: c.name)
 @pytest.mark.parametrize("with_", ["lcw", "unit-variance"])
 def test_kept_or_taken_back_for_every_network(c, with_):
@@ -205,7 +206,7 @@ class Interrupting:
         return value * torch.nan if self.left == 0 else value
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.integers(1, 40),
     st.sampled_from([KeyboardInterrupt, SystemExit, OutOfPatience]),
@@ -225,7 +226,7 @@ def test_an_interrupt_at_any_call_restores_bit_for_bit(at, error, with_):
     assert randomness() == drawn
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.integers(1, 40))
 def test_a_loss_that_is_not_finite_is_survived(at):
     model = deep(3)
@@ -284,6 +285,7 @@ def test_an_initializer_with_a_result_of_its_own_is_one_line_in_the_table(monkey
     assert found.kept, found.reason
 
 
+@pytest.mark.slow
 def test_a_remedy_that_needs_a_lower_rate_than_the_users_is_tried_at_lower_ones():
     """A dead start survives any rate; the remedy that wakes it diverges at this one and learns at a tenth."""
     torch.manual_seed(0)
