@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from theta0._trace.interpreter import no_dropout
+from theta0._trace.interpreter import eager, no_dropout
 
 # Where nn.Module keeps what can be registered: copied one level deeper than other attributes.
 _REGISTRIES = (
@@ -46,7 +46,7 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
     restore = snapshot(model)
     with preserve_randomness():
         try:
-            with torch.compiler.set_stance("force_eager"):
+            with eager():
                 yield
         finally:
             restore()
@@ -139,7 +139,7 @@ def functorch_safe(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def steady(model: nn.Module) -> Iterator[None]:
     """Within the block functional dropout is off and compiled regions run eagerly; buffers are put back afterwards."""
-    with preserve_buffers(model), torch.compiler.set_stance("force_eager"), no_dropout():
+    with preserve_buffers(model), eager(), no_dropout():
         yield
 
 

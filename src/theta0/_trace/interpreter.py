@@ -4,10 +4,11 @@ Functions are watched, not modules, so that `F.linear`, `x @ w` and attention's 
 nothing is installed on the user's model. Scripted modules are invisible.
 """
 
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -252,10 +253,18 @@ def trace(model: nn.Module, *handlers: Handler) -> Iterator[Interpreter]:
             stack.callback(handle.remove)
         stack.enter_context(warnings.catch_warnings())  # torch warns of a second firing, which `Owners` allows for
         warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(eager())
         stack.enter_context(without_checkpoints())
         stack.callback(_TRACING.reset, _TRACING.set(True))
         yield stack.enter_context(Interpreter(handlers, owners))
+
+
+def eager() -> AbstractContextManager[object]:
+    """Within the block compiled regions run eagerly.
+
+    Where the compiler is not loaded nothing has been compiled, and a look at a model does not wait seconds for it.
+    """
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def tracing() -> bool:

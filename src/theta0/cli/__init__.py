@@ -72,7 +72,7 @@ def diagnose(
 def _diagnosed(t: "Target", html: Path | None, *, probe: bool) -> Outcome:
     from theta0.diagnosis import PROBE_STEPS
     from theta0.diagnosis import diagnose as run
-    from theta0.reports import diagnosis_document, diagnosis_report, write_page
+    from theta0.reports import diagnosis_document, diagnosis_report
 
     result = run(
         t.model,
@@ -84,6 +84,8 @@ def _diagnosed(t: "Target", html: Path | None, *, probe: bool) -> Outcome:
         probe_steps=PROBE_STEPS if probe else 0,
     )
     if html is not None:
+        from theta0.reports import write_page
+
         write_page(html, result, target=t.name)
     return Outcome(
         lambda: diagnosis_document(result, target=t.name),
@@ -121,7 +123,7 @@ def treat(
 
 
 def _treated(t: "Target", out: Path | None, html: Path | None, options: dict[str, Any]) -> Outcome:
-    from theta0.reports import treatment_document, treatment_report, write_page
+    from theta0.reports import treatment_document, treatment_report
     from theta0.treatment import save_start
     from theta0.treatment import treat as run
 
@@ -131,6 +133,8 @@ def _treated(t: "Target", out: Path | None, html: Path | None, options: dict[str
     if result.kept and out is not None:
         save_start(result.wrapped or t.model, out, method=result.remedy)
     if html is not None:
+        from theta0.reports import write_page
+
         write_page(html, result, target=t.name)
     return Outcome(
         lambda: treatment_document(result, target=t.name),

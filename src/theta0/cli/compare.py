@@ -44,7 +44,7 @@ def compare(
         from theta0.comparison import winning_start_
         from theta0.comparison.reading import seeded
         from theta0.experiments import optimizer_kind
-        from theta0.reports import comparison_document, comparison_report, write_page
+        from theta0.reports import comparison_document, comparison_report
         from theta0.targets import load_target
         from theta0.treatment import save_start
 
@@ -69,6 +69,8 @@ def compare(
         if out is not None and found.winner is not None:
             save_start(winning_start_(t.build, t.batches, t.loss, found), out, method=found.winner.start)
         if html is not None:
+            from theta0.reports import write_page
+
             write_page(html, found, target=target)
     show(lambda: comparison_document(found, target=target), lambda: comparison_report(found, target=target), as_json)
     raise typer.Exit(0 if found.complete else 1)

@@ -48,12 +48,14 @@ def explain(
 
 def _explained(t: "Target", html: Path | None, options: dict[str, Any]) -> Outcome:
     from theta0.explanation import explain as run
-    from theta0.reports import explanation_document, explanation_report, write_page
+    from theta0.reports import explanation_document, explanation_report
 
     result = run(
         t.model, t.batches, t.loss, step=t.step, optimizer=t.optimizer, learning_rate=t.learning_rate, **options
     )
     if html is not None:
+        from theta0.reports import write_page
+
         write_page(html, result, target=t.name)
     return Outcome(
         lambda: explanation_document(result, target=t.name),
