@@ -353,6 +353,7 @@ def test_reproduce_names_what_it_knows():
         assert "Traceback" not in wrong.stderr
 
 
+@pytest.mark.slow
 def test_compare_in_a_real_process_goes_on_from_its_store_and_writes_the_winner(tmp_path):
     path, store, out_file = target(tmp_path, SIX), tmp_path / "runs.jsonl", tmp_path / "built" / "start.safetensors"
     page = tmp_path / "page.html"

@@ -12,7 +12,7 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 EXPECTED = {"deep_sigmoid": {"activation-shift", "vanishing-gradients"}}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_found_as_it_is_named_and_left_as_it_was(path):
     target = load_target(str(path))

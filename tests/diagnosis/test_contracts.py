@@ -131,6 +131,7 @@ def test_labels_without_information_but_not_targets_that_are_zero_on_purpose():
 IMAGES = torch.randn(64, 1, 8, 8, generator=GENERATOR)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("model", "inputs", "linear"),
     [
@@ -186,6 +187,7 @@ class Basis(nn.Module):
         return self.last(torch.tanh(self.first(bumps)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("model", "inputs", "said"),
     [

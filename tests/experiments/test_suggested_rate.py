@@ -55,7 +55,7 @@ def test_the_suggestion_is_the_rate_of_a_run_that_trained(name, optimizer):
     assert found.cost >= sum(len(run.losses) for run in found.runs)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize(("hidden", "nonlinearity"), [(4, nn.ReLU), (4, nn.Tanh)])
 def test_plain_networks_whose_curvature_grows_reach_seven_tenths_of_chance(optimizer, hidden, nonlinearity):

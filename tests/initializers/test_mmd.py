@@ -217,6 +217,7 @@ def test_frozen_values_and_buffers_belong_to_the_start_and_old_files_are_refused
         mmd_(model(0.0, 0.0), batches(), steps=2, checkpoint=file, **QUICK)
 
 
+@pytest.mark.slow
 def test_more_steps_go_on_from_a_file_as_if_the_run_had_not_ended(tmp_path, short_windows):
     file, steps = tmp_path / "progress.safetensors", []
     straight, longer = classifier(), classifier()

@@ -64,6 +64,7 @@ def aligned(model, batches, loss) -> tuple[float, float]:
     return sum(map(gradcosine, grams)) / len(grams), sum(float(gradient_norms(g).max()) for g in grams) / len(grams)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "least"),
     [(("mlp", "group-norm"), 1), pytest.param(tuple(NETS), 4, marks=pytest.mark.slow)],

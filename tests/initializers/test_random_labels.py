@@ -60,6 +60,7 @@ def test_it_is_adam_on_fresh_uniform_labels():
     assert chi_squared < 26.1  # 0.1 % of the distribution with 8 degrees of freedom
 
 
+@pytest.mark.slow
 def test_the_best_hundred_steps_are_kept():
     model, at = network(), {}
 

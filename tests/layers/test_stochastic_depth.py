@@ -70,6 +70,7 @@ def test_where_the_survival_probability_enters(rescale, training, evaluation):
     assert torch.equal(layer.eval()(x), x + evaluation * x)  # pins concern training alone
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rescale", ["evaluation", "training"])
 def test_training_averages_to_evaluation_up_to_the_convention(rescale):
     """E β equals the factor of evaluation in either convention."""
@@ -241,6 +242,7 @@ class Thesis(nn.Module):
         return self.blocks(self.first(x)).sum(-1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dropping", ["exactly", "bernoulli"])
 def test_the_mean_eigenvalue_of_dropped_nets_is_theorem_8_or_its_bernoulli_form(dropping):
     depth, width, g = 4, 24, generator()

@@ -41,6 +41,7 @@ def mlp(dtype: torch.dtype = torch.float64) -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).to(dtype)
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_equal_to_one_backward_pass_per_sample(case: Case):
     model = made(case)
@@ -133,6 +134,7 @@ def test_ignored_labels_weigh_as_in_the_batch():
     assert float(gram.sum()) / 36 == pytest.approx(sum(float(g.square().sum()) for g in whole), rel=1e-10)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(st.sampled_from(sorted(CASES)), st.integers(2, 6), st.integers(0, 1000))
 def test_symmetric_positive_semidefinite_and_sums_to_the_whole_gradient(name: str, samples: int, seed: int):

@@ -7,6 +7,7 @@ from theta0._state import twice_differentiable
 from theta0.measurements.output_jacobian import detachment_loss, jacobian_norms
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("length", [4, 8, 5])
 def test_norms_are_those_of_one_call_a_sample(layout, length):

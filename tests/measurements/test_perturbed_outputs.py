@@ -30,6 +30,7 @@ def called(model, parameters, inputs):
     return functional_call(model, parameters, inputs if isinstance(inputs, tuple) else (inputs,))
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     "c", [c for c in CASES if c.name not in {"checkpointed", "half", "own loss"}], ids=lambda c: c.name
 )
@@ -190,6 +191,7 @@ def test_frozen_parameters_are_not_perturbed():
     assert set(found.routes) == {"bias"}
 
 
+@pytest.mark.sampled(8)
 @each_case
 def test_the_model_and_the_random_state_are_left_as_they_were(case):
     if case.name == "checkpointed":

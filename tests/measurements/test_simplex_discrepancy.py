@@ -42,7 +42,7 @@ def test_value_is_that_of_the_definition(classes, spread, dtype):
     assert discrepancy(points, uniform).tolist() == pytest.approx(expected, abs=tolerance)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("classes", [2, 4, 11])
 def test_derivative_is_that_of_the_value_with_the_bandwidth_held(classes, monkeypatch):
     points = simplex(2, 7, classes).requires_grad_()

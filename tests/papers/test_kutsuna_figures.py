@@ -63,6 +63,7 @@ def test_absorbed_means_are_zero_in_every_layer():
         torch.testing.assert_close(z.mean(0), torch.zeros(7).double(), atol=1e-12, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_ablation_is_written_and_resumes(tmp_path):
     line, numbers = drawn("biases", tmp_path)
     assert line.startswith("biases, digits: test accuracy at 2/8 hidden layers: plain ")

@@ -133,6 +133,7 @@ def test_batch_normalization_does_not_see_spectral_normalization():
     torch.testing.assert_close(torch.tensor(runs[0]), torch.tensor(runs[1]), rtol=1e-4, atol=0)
 
 
+@pytest.mark.slow
 def test_start_of_fifty_sigmoid_layers_as_the_source_describes_it():
     """Gradients survive under LCW, and are lost without it; the last hidden layer is no constant vector (§4.3)."""
     x = torch.randn(128, 1, 28, 28, generator=seeded(1))

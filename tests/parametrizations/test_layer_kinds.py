@@ -67,6 +67,7 @@ def test_forward_and_gradient_equal_those_on_a_dense_basis(kind, coordinates):
         torch.testing.assert_close(gradient, v.grad @ qr_basis(v.shape[1] + 1).T, rtol=0, atol=1e-12)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("method", METHODS)
 @each_kind
 def test_whole_layer_and_back(kind, method):
@@ -83,6 +84,7 @@ def test_whole_layer_and_back(kind, method):
     assert all(isinstance(p, nn.Parameter) for p in layer.parameters())
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("method", METHODS[:2])
 @each_kind
 def test_copies_checkpoints_and_moves(kind, method):
@@ -125,6 +127,7 @@ def test_training_keeps_the_sums_zero(kind, method):
         assert (getattr(owner, name) - weight).abs().max() > 1e-3
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", ["lcw", "cwn"])
 @each_kind
 def test_meta_device(kind, method):
@@ -170,6 +173,7 @@ def test_autocast(kind, method):
 FUSED = {name for name in KINDS if "lstm" in name or "gru," in name or "rnn" in name}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("method", ["lcw", "cwn"])
 @each_kind
 @pytest.mark.filterwarnings("ignore:There is a performance drop")

@@ -77,7 +77,7 @@ SGD = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @both
 @pytest.mark.parametrize("options", SGD.values(), ids=SGD.keys())
 @pytest.mark.parametrize("make", [LAYERS["linear"], LAYERS["conv2d grouped"]], ids=["linear", "conv2d grouped"])
@@ -110,7 +110,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("name", [pytest.param("momentum, weight decay", marks=pytest.mark.slow), "adam"])
 def test_sums_stay_zero_over_a_thousand_steps(name, coordinates):

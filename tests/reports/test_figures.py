@@ -42,6 +42,7 @@ def test_definitions_of_two_charts_on_a_page_have_different_names():
     assert len(names) == len(set(names))
 
 
+@pytest.mark.slow
 def test_the_same_result_gives_the_same_drawing_whatever_the_users_style():
     first = panels(cases.kept(3))
     before = dict(mpl.rcParams)

@@ -29,6 +29,7 @@ def test_the_examples_in_the_docstrings_run():
     assert result.failed == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("relu", [torch.relu, nn.ReLU(inplace=True), F.relu_, lambda z: z.clamp(min=0)])
 def test_relu(relu):
     for sigma in (1e-20, 0.5, 1.0, 30.0):
@@ -81,6 +82,7 @@ SMOOTH = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("module", "value", "slope"), SMOOTH)
 def test_smooth_activations_by_gauss_hermite(module, value, slope):
     nodes, weights = np.polynomial.hermite_e.hermegauss(180)
