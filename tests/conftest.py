@@ -10,21 +10,38 @@ from unittest import mock
 import pytest
 import torch
 from hypothesis import settings
-from jaxtyping import config, install_import_hook
+from jaxtyping import config as shapes
+from jaxtyping import install_import_hook
 
 assert not any(name.startswith("theta0.") for name in sys.modules), (
     "theta0 was imported before its signatures are checked"
 )
 with mock.patch("random.getrandbits", random.Random(0).getrandbits):
     import beartype.door  # noqa: F401 - its spot checks then draw from a generator of their own, not from the global one
-# Checks take most of the time of what calls many small functions, so only modules that state shapes are checked.
 HOME = Path(importlib.util.find_spec("theta0").origin).parent
-STATED = [path for path in sorted(HOME.rglob("*.py")) if "from jaxtyping import" in path.read_text()]
-MODULES = [".".join(("theta0", *path.relative_to(HOME).with_suffix("").parts)) for path in STATED]
-install_import_hook([name.removesuffix(".__init__") for name in MODULES], "beartype.beartype")
+# Modules whose small functions are called a hundred thousand times: `make test-all` checks these signatures too.
+OFTEN = {
+    "theta0._losses",
+    "theta0._models",
+    "theta0._moments",
+    "theta0.initializers._layerwise",
+    "theta0.measurements.output_jacobian",
+    "theta0.measurements.simplex_discrepancy",
+    "theta0.parametrizations._centering",
+    "theta0.parametrizations._input_side",
+    "theta0.theory.variance_factors",
+}
 torch.set_num_threads(1)
 settings.register_profile("suite", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("suite")
+
+
+def pytest_configure(config):
+    """Signatures that state shapes are checked at run time."""
+    paths = [path for path in sorted(HOME.rglob("*.py")) if "from jaxtyping import" in path.read_text()]
+    names = {".".join(("theta0", *path.relative_to(HOME).with_suffix("").parts)) for path in paths}
+    checked = names - OFTEN if config.option.markexpr == "not slow" else names
+    install_import_hook([name.removesuffix(".__init__") for name in sorted(checked)], "beartype.beartype")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -51,9 +68,9 @@ def pytest_collection_finish():
 @pytest.fixture
 def unchecked():
     """Lets arguments of a wrong type through to the library's own checks, as they come from a user."""
-    config.update("jaxtyping_disable", True)
+    shapes.update("jaxtyping_disable", True)
     yield
-    config.update("jaxtyping_disable", False)
+    shapes.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ def after(model, batches, optimizer, rate: float, steps: int) -> float:
     return sum(float(nn.functional.cross_entropy(model(x), y).detach()) for x, y in batches) / len(batches)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "rmsprop"])
 @pytest.mark.parametrize("name", ["mlp", "bn-resnet", "transformer"])
 def test_the_suggestion_is_the_rate_of_a_run_that_trained(name, optimizer):
@@ -131,7 +131,7 @@ HARD = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", HARD)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_wherever_a_training_step_works(name):

@@ -311,6 +311,7 @@ def test_a_start_that_becomes_non_finite_on_the_way_is_put_back():
     assert state_of(model) == before
 
 
+@pytest.mark.slow
 def test_an_end_of_the_way_that_is_not_finite_leaves_a_shorter_way():
     model, batches, _ = problem("regressor")
     plain, _ = searched(nio_, copy.deepcopy(model), batches, "mse", steps=12, generator=0)

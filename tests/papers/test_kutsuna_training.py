@@ -166,6 +166,7 @@ def test_fig5_is_written_with_its_starts_and_resumes(tmp_path):
     assert len(calls) == 1
 
 
+@pytest.mark.slow
 def test_relu_networks_too(tmp_path):
     assert relu(scale="smoke", out_dir=tmp_path, store=Store(tmp_path / "x.jsonl")).startswith("relu, digits: ")
     assert (tmp_path / "relu.png").is_file()

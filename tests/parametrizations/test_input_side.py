@@ -184,6 +184,7 @@ SGD = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", SGD.values(), ids=SGD.keys())
 def test_trajectory_of_a_network_equals_that_of_the_dense_basis(options):
     torch.manual_seed(0)
@@ -218,7 +219,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bf16 autocast"])
 @pytest.mark.parametrize("optimizer", ["sgd, weight decay", pytest.param("adam", marks=pytest.mark.slow), "adamw"])
 def test_sums_after_a_thousand_steps(optimizer, bf16):
