@@ -18,11 +18,11 @@ SCRIPTS = Path(__file__).parent / "scripts"
 # Arguments; then for each optimizer: name, rate, loss, gradients compared, factor taken out.
 FAST = {
     "plain_loop": (["--lr", "0.1"], [("SGD", 0.1, "cross_entropy", 4, "")]),
-    "module_level": ([], [("Adam", 3e-3, "mse", 4, "")]),
+    "module_level": ([], [("Adam", 3e-2, "mse", 4, "")]),
     "accumulation": ([], [("AdamW", 0.01, "cross_entropy", 4, "scaling")]),
     "vae": ([], [("Adam", 1e-3, None, 10, "")]),
     "siamese": ([], [("AdamW", 1e-3, None, 6, "")]),
-    "gan": ([], [("Adam", 2e-4, None, 4, ""), ("Adam", 1e-3, None, 4, "")]),
+    "gan": ([], [("Adam", 2e-3, None, 4, ""), ("Adam", 1e-3, None, 4, "")]),
     "physics": ([], [("LBFGS", 0.5, None, 4, "")]),
 }
 SLOW = {

@@ -4,6 +4,9 @@ import linecache
 import site
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -39,15 +42,44 @@ class Source:
         return f"{shown} (in {self.inner})" if self.inner else shown
 
 
+# The line of a script whose operation is being replayed.
+_REPLAYED: ContextVar[Source | None] = ContextVar("replayed", default=None)
+
+
 def source_of_call() -> Source | None:
     """The source of the torch function that is being interpreted; None where only torch and theta0 are on the stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "__torch_function__":  # a handler may be the user's
         frame = frame.f_back
+    return _source(frame, _REPLAYED.get())
+
+
+def source_of_caller() -> Source | None:
+    """The source of what called into theta0 through a function of torch that theta0 has wrapped."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_OURS, _TORCH)):
+        frame = frame.f_back
+    return _source(frame, None)
+
+
+@contextmanager
+def replaying(source: Source | None) -> Iterator[None]:
+    """Within the block, what is called from no line of the user's has this one."""
+    token = _REPLAYED.set(source)
+    try:
+        yield
+    finally:
+        _REPLAYED.reset(token)
+
+
+def _source(frame: FrameType | None, replayed: Source | None) -> Source | None:
     inner = _outside(frame, (_OURS, _TORCH, _STANDARD))
     if inner is None:
-        return None
-    user = _outside(inner, (_OURS, _TORCH, _STANDARD, *_INSTALLED)) or inner
+        return replayed
+    user = _outside(inner, (_OURS, _TORCH, _STANDARD, *_INSTALLED))
+    if user is None and replayed is not None:
+        return Source(replayed.line, replayed.code, _shown(inner))
+    user = user or inner
     code = linecache.getline(user.f_code.co_filename, user.f_lineno).strip()
     return Source(_shown(user), code, "" if user is inner else _shown(inner))
 

@@ -330,6 +330,11 @@ def _is_use(value: Any) -> bool:
 
 
 def stepped(found: Recording) -> list[Steps | None]:
-    """The optimizers whose steps had gradients, in the order in which they stepped; one None where there are none."""
+    """The optimizers of the script in the order in which they stepped; one None where there are none.
+
+    One that never had a gradient is judged by the passes right before its steps, which were meant for it.
+    """
+    for steps in found.optimizers.values():
+        steps.groups = steps.groups or steps.unreached
     with_passes: list[Steps | None] = [steps for steps in found.optimizers.values() if batches_of(found, steps)]
     return with_passes or [None]

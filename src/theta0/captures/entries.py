@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from theta0._trace.source import source_of_caller
 from theta0.captures.tape import Surroundings, leaves_of, mapped
 
 
@@ -117,7 +118,7 @@ def surroundings(
     """What holds now."""
     devices = ["cpu"] + [name for name in ("cuda", "xpu", "mps") if getattr(torch, name).is_available()]
     autocast = tuple((name, torch.get_autocast_dtype(name)) for name in devices if torch.is_autocast_enabled(name))
-    return Surroundings(torch.is_grad_enabled(), autocast, randomness, tuple(weights))
+    return Surroundings(torch.is_grad_enabled(), autocast, randomness, tuple(weights), source_of_caller())
 
 
 def random_states() -> tuple[Any, ...]:

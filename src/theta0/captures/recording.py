@@ -71,6 +71,7 @@ class Steps:  # grows while the script runs
         optimizer: the optimizer itself.
         rate: the highest learning rate of its first group, the schedule's maximum.
         groups: the passes of each step.
+        unreached: the last pass before each step that found no gradient, by which it can be said why.
         shrunk: the gradient's norm at the first step over its norm after the last pass; 1 without scaling or clipping.
         consumed: how many passes had been seen at its last step.
         restore: puts its state back.
@@ -80,6 +81,7 @@ class Steps:  # grows while the script runs
     restore: Callable[[], None]
     rate: float = 0.0
     groups: list[list[Pass]] = field(default_factory=list)
+    unreached: list[list[Pass]] = field(default_factory=list)
     shrunk: float | None = None
     consumed: int = 0
 
@@ -460,8 +462,10 @@ def _consume(found: Recording, steps: Steps, *, closure: bool = False) -> None:
     held = {id(p) for p in steps.parameters}
     new = found.passes[steps.consumed :]
     group = [one for one in new if one.received & held] if closure else passes_for(new, held)
+    since = found.passes[max(other.consumed for other in found.optimizers.values()) :]
     steps.consumed = len(found.passes)
     if not group:
+        steps.unreached += [since[-1:]] if since else []
         return
     if steps.shrunk is None:
         steps.shrunk = norm_of(steps.parameters) / group[-1].norm if group[-1].norm > 0 else 1.0

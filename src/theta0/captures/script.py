@@ -13,6 +13,7 @@ from theta0.captures.captured import Captured, captured_steps, put_back
 from theta0.captures.recording import Recording, Stop, recorded
 
 BATCHES = 5  # of training: four for a diagnosis, and one
+TRAINED_ON = 32  # for verbs that train and hold batches out
 
 
 def capture(

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import register_pytree_node
 
+from theta0._trace.source import Source, replaying
+
 _DEPTH = 5  # of objects in objects in which tensors are looked for
 
 
@@ -43,12 +45,14 @@ class Surroundings:
         autocast: the devices and dtypes for which autocast was on.
         randomness: puts the random generators into the state before the operation; None where it drew nothing.
         weights: parameters and buffers as they were, where they had been trained before; with what they held.
+        source: the script's line.
     """
 
     gradients: bool
     autocast: tuple[tuple[str, torch.dtype], ...]
     randomness: Callable[[], None] | None = None
     weights: tuple[tuple[Tensor, Tensor], ...] = ()
+    source: Source | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +166,7 @@ def _ran(model: nn.Module, operation: Operation, found: Callable[[Any], Any], ex
     if function is None:
         function = model.get_submodule(operation.path or "")
     with ExitStack() as stack:
+        stack.enter_context(replaying(surroundings.source))
         if not surroundings.gradients:
             stack.enter_context(torch.no_grad())
         for device, dtype in surroundings.autocast:

@@ -118,7 +118,7 @@ def treat(
         require_writable(out, html)
         torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
         options = {"with_": with_, "steps": steps, "progress": tell}
-        code = outcomes(target, arguments, budget, lambda t: _treated(t, out, html, options), as_json)
+        code = outcomes(target, arguments, budget, lambda t: _treated(t, out, html, options), as_json, trains=True)
     raise typer.Exit(code)
 
 
@@ -177,7 +177,7 @@ def rate(
         def run(t: "Target") -> Outcome:
             return _rated(t, optimizer or t.optimizer or "sgd", options, tell if verify else None, check=check)
 
-        code = outcomes(target, arguments, budget, run, as_json)
+        code = outcomes(target, arguments, budget, run, as_json, trains=verify)
     raise typer.Exit(code)
 
 

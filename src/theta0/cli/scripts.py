@@ -78,6 +78,8 @@ def outcomes(
     budget: float | None,
     verb: Callable[["Target"], Outcome],
     as_json: bool,
+    *,
+    trains: bool = False,
 ) -> int:
     """Run a verb on a target, once for each optimizer of a script, and show what it found.
 
@@ -87,6 +89,7 @@ def outcomes(
         budget: of the script, in seconds.
         verb: makes the outcome for one target.
         as_json: whether to print JSON.
+        trains: whether it takes as many batches as short training runs with held-out ones need.
 
     Returns:
         The exit code, the worst of several.
@@ -97,7 +100,7 @@ def outcomes(
         if arguments:
             raise ValueError(f"{target}: expected arguments after -- only with a script, got {' '.join(arguments)}")
         return _shown([_run(lambda name: verb(load_target(name)), target)], as_json)
-    from theta0.captures.script import BATCHES, run_script
+    from theta0.captures.script import BATCHES, TRAINED_ON, run_script
 
     def judged(captured: "Captured") -> int:
         return _shown([_run(verb, one) for one in _targets(target, captured)], as_json)
@@ -110,9 +113,10 @@ def outcomes(
         results.flush()
         os._exit(code)  # the script catches everything: nothing else ends it
 
+    wanted = TRAINED_ON if trains else BATCHES
     with redirect_stdout(sys.stderr):
         captured = run_script(
-            Path(target), arguments or (), batches=BATCHES, budget=budget, insist=insist, keep_main=True
+            Path(target), arguments or (), batches=wanted, budget=budget, insist=insist, keep_main=True
         )
     return judged(captured)
 

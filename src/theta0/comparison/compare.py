@@ -12,6 +12,7 @@ from typing import Any, Literal
 from torch import nn
 
 from theta0._losses import Loss, checked
+from theta0._models import Step
 from theta0._state import preserve_randomness, preserve_state
 from theta0._training import RATES, Run, checked_optimizer, probe_rate
 from theta0.comparison.reading import read
@@ -32,6 +33,7 @@ def compare(
     batches: Iterable[Any],
     loss: Loss = None,
     *,
+    step: Step | None = None,
     starts: Sequence[str] = ("default", "unit-variance", "lcw", "nio", "gradinit"),
     rates: Literal["auto"] | Sequence[float] = "auto",
     steps: int = 100,
@@ -57,6 +59,7 @@ def compare(
         model: a module, or a function that makes one, called under each seed.
         batches: `(inputs, targets)` batches; a DataLoader shuffles from a fixed seed, its own generator too.
         loss: a name, a callable, or None where the model returns its own.
+        step: instead of a loss, a function (model, batch) → loss that takes batches of any form.
         starts: names out of `STARTS`. One that cannot be made is told with the reason, and the others are raced.
         rates: the rates to try for every start; "auto" for 0.1 to 10 times what the curvature at that start allows, and
             the one that a short probe finds.
@@ -78,8 +81,8 @@ def compare(
     """
     _check_arguments(starts, rates, steps, seeds, budget_s)
     began = time.perf_counter()
-    first = Makers(model, (), checked(loss)).plain(0)
-    found = read(batches, first, max_batches=max_batches)
+    first = Makers(model, (), checked(loss, step)).plain(0)
+    found = read(batches, first, max_batches=max_batches, step=step)
     name = checked_optimizer(optimizer or "sgd")
     trial = trial_of(found, loss, optimizer=name, rate=None, steps=steps)
     makers = Makers(model, trial.rest, loss)
@@ -104,7 +107,13 @@ def compare(
 
 
 def winning_start_(
-    model: nn.Module | Factory, batches: Iterable[Any], loss: Loss, found: Comparison, *, max_batches: int | None = 32
+    model: nn.Module | Factory,
+    batches: Iterable[Any],
+    loss: Loss,
+    found: Comparison,
+    *,
+    step: Step | None = None,
+    max_batches: int | None = 32,
 ) -> nn.Module:
     """Make the winner's start again, of its best seed, for `save_start`.
 
@@ -113,6 +122,7 @@ def winning_start_(
         batches: likewise.
         loss: likewise.
         found: the race.
+        step: as for `compare`.
         max_batches: as for `compare`.
 
     Returns:
@@ -125,7 +135,7 @@ def winning_start_(
     if winner is None:
         raise ValueError("comparison: expected a winner, got none: the time ran out before any run was done")
     seed = min(zip(winner.runs, winner.seeds, strict=True), key=lambda pair: _rank(pair[0].held_out))[1]
-    data = read(batches, Makers(model, (), loss).plain(0), max_batches=max_batches)
+    data = read(batches, Makers(model, (), loss).plain(0), max_batches=max_batches, step=step)
     trial = trial_of(data, loss, optimizer=found.optimizer, rate=None, steps=found.steps)
     made = Makers(model, trial.rest, loss).make(winner.start, seed)
     return made.model

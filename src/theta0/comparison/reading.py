@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from theta0._batches import Batch, load_batches, own_generators
+from theta0._models import Step
 from theta0._state import preserve_randomness
 
 _SEED = 1729  # not one of the runs': the data must not be drawn as the weights are
@@ -30,7 +31,7 @@ def seeded(source: Any = None) -> Iterator[None]:
         yield
 
 
-def read(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None) -> list[Batch]:
+def read(batches: Iterable[Any], model: nn.Module, *, max_batches: int | None, step: Step | None = None) -> list[Batch]:
     """Read a data source, shuffled the same way each time."""
     with seeded(batches):
-        return load_batches(batches, model, max_batches=max_batches)
+        return load_batches(batches, model, max_batches=max_batches, step=step)

@@ -8,7 +8,7 @@ nz = 8
 netG = nn.Sequential(nn.Linear(nz, 32), nn.ReLU(), nn.Linear(32, 2))
 netD = nn.Sequential(nn.Linear(2, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1), nn.Sigmoid())
 criterion = nn.BCELoss()
-optimizerD = optim.Adam(netD.parameters(), lr=0.0002, betas=(0.5, 0.999))
+optimizerD = optim.Adam(netD.parameters(), lr=0.002, betas=(0.5, 0.999))
 optimizerG = optim.Adam(netG.parameters(), lr=0.001, betas=(0.5, 0.999))
 real_label, fake_label = 1.0, 0.0
 

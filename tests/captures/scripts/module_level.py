@@ -8,7 +8,7 @@ y = (x**2).sum(1, keepdim=True)
 
 net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Dropout(0.1), nn.Linear(32, 1))
 criterion = nn.MSELoss()
-optimizer = optim.Adam(net.parameters(), lr=3e-3)
+optimizer = optim.Adam(net.parameters(), lr=3e-2)
 scheduler = optim.lr_scheduler.StepLR(optimizer, 10)
 running_loss = 0.0
 

@@ -40,7 +40,9 @@ def loss_function(recon_x, x, mu, logvar):
 
 def main():
     torch.manual_seed(1)
-    data = torch.rand(640, 1, 8, 8)
+    centres = torch.rand(640, 2, 1) * 7
+    rows, columns = torch.arange(8.0) - centres[:, :1], torch.arange(8.0) - centres[:, 1:]
+    data = torch.exp(-(rows.transpose(1, 2) ** 2 + columns**2) / 4)[:, None]  # a blob each
     loader = torch.utils.data.DataLoader(data, batch_size=64, shuffle=True)
     model = VAE()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
