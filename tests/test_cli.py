@@ -370,7 +370,7 @@ def test_compare_in_a_real_process_goes_on_from_its_store_and_writes_the_winner(
     result = inside("compare", path, *options)
     assert result.exit_code == 0
     assert store.read_text().count("\n") == lines
-    assert "lcw at rate 0.1 trains best" in result.stdout.replace("\n", " ")
+    assert "lcw at rate 0.1 trains best" in " ".join(result.stdout.split())
 
 
 SHUFFLED = """

@@ -93,6 +93,7 @@ def test_terms_of_one_loss_that_are_differentiated_one_by_one_are_summed(monkeyp
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the trainers' own
 @pytest.mark.parametrize("name", SLOW)
 def test_trainers(name):
     needed, expected = SLOW[name]
@@ -100,8 +101,7 @@ def test_trainers(name):
         importlib.import_module(needed)
     except Exception as error:  # an installation that does not import is none
         pytest.skip(f"{needed} does not import here: {error}")
-    with pytest.warns(match=".*"):
-        captured = theta0.capture(SCRIPTS / f"{name}.py")
+    captured = theta0.capture(SCRIPTS / f"{name}.py")
     assert [described(step) for step in captured.steps] == expected
 
 

@@ -73,7 +73,7 @@ LOADED = "\nimport theta0\ntheta0.load_start_({model}, {file!r})\n"
 TREATED = {
     "deep": ("optimizer =", "net"),
     "accumulation": ("optimizer =", "model"),
-    "module_level": ("optimizer =", "net"),
+    "small": ("optimizer =", "net"),
 }
 DEEP = """
 import torch
