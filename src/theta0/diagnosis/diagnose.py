@@ -9,7 +9,7 @@ from theta0._batches import Batch, load_batches
 from theta0._losses import Loss, checked
 from theta0._models import Step, unwrapped
 from theta0.diagnosis.evidence import Evidence
-from theta0.diagnosis.ordering import ordered, revised
+from theta0.diagnosis.ordering import ordered, refuted, revised
 from theta0.diagnosis.outcome import unprobed
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.diagnosis.rule import Rule
@@ -105,7 +105,8 @@ def diagnosis_of(
     evidence = Evidence(model, batches, loss, optimizer=optimizer, rate=rate, probe_steps=probe_steps)
     alone = [rule for rule in by_code.values() if rule.alone is not None and rule.alone(evidence)]
     judged = [finding for rule in alone or by_code.values() for finding in _judged(rule, evidence)]
-    findings = ordered(revised(judged, by_code, evidence), by_code, evidence)
+    weighed = refuted(revised(judged, by_code, evidence), by_code, evidence)
+    findings = ordered(weighed, by_code, evidence)
     allowed = None if alone or rate is None else evidence.allowed_rate
     probed = None if alone else evidence.probe
     missing = (*evidence.not_measured, *unprobed(evidence, probed))

@@ -37,6 +37,7 @@ RULE = Rule(
     judge=judge,
     place=Place.FORWARD,
     remedies=("unit-variance", "lcw"),
+    refutable=True,
     doc=RuleDoc(
         meaning="The network cannot tell samples apart: whatever the input, it puts out the same. The gradient has "
         "next to nothing of the samples in it either.",

@@ -43,6 +43,7 @@ RULE = Rule(
     # After vanishing gradients, which are judged before it.
     place=Place.BACKWARD,
     remedies=("branch-scale", "recurrent", "unit-variance"),
+    refutable=True,
     doc=RuleDoc(
         meaning="The first layers receive gradients orders of magnitude above the last one's. A rate that lets the "
         "last layers learn makes the first ones jump.",

@@ -39,6 +39,7 @@ RULE = Rule(
     brings=frozenset({"vanishing-gradients", "constant-output"}),
     remedies=("branch-scale", "head-scale", "unit-variance", "lcw"),
     revise=with_branch_scale,
+    refutable=True,
     doc=RuleDoc(
         meaning="A sigmoid or tanh is at its bounds for most inputs. Its slope there is next to zero, and so is the "
         "gradient that it passes on.",

@@ -77,6 +77,7 @@ RULE = Rule(
     place=Place.FORWARD,
     brings=SILENCE - {"vanishing-activations"},
     remedies=("unit-variance", "lcw"),
+    refutable=True,
     doc=RuleDoc(
         meaning="The layers' outputs hardly depend on the sample any more: the last layer has nothing to tell samples "
         "apart by, and the gradient that reaches the first layers is as small.",
