@@ -34,6 +34,7 @@ PROBE_STEPS = 2
 _FALLEN = 0.4  # of the first loss, where no constant is known
 LONGEST = 40
 _BESIDE, _LATER = 20, 8  # gradients that all else may take beside a probe, and of these what is measured after it
+CLEAR = 4.0  # standard deviations above permuted targets: they depend on the inputs
 BY_HEART = 0.25  # of what there is to learn: a short run that gains more has not learnt samples by heart
 
 
@@ -225,11 +226,14 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
     @cached_property
     def dependence(self) -> float | None:
         """How clearly the targets depend on the inputs, in standard deviations; asked where little is learnt."""
+        of_inputs = dependence(self.batches, [None] * len(self.batches))
+        if of_inputs is None or of_inputs >= CLEAR:
+            return of_inputs
         with preserve_state(self.model), torch.no_grad():
             try:
                 outputs = [main_output(checked_forward(self.model, batch)) for batch in self.batches]
             except (UserCodeError, ValueError, RuntimeError):
-                return None
+                return of_inputs
         self.spend(count_gradients(forward=len(self.batches)))
         return dependence(self.batches, outputs)
 

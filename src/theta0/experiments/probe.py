@@ -27,6 +27,7 @@ RUNGS = (10, 20, 40, 80)
 FACTORS = (1.0, 10.0, 0.1, 100.0, 0.01)  # five rates, the likeliest first
 _UPWARDS, _DOWNWARDS = (10.0, 100.0, 0.1), (0.1, 0.01, 10.0)  # where a given rate moves the loss, and where not down
 _FARTHEST = 1e4  # times lower: no rate is tried below
+_OUT_OF_REACH = 0.98  # of what there is to learn
 ONE_BATCH = 16  # samples that any network that trains can learn by heart
 _ONE_BATCH_STEPS = 30
 _HALVED = 0.5  # of what there is to learn of them
@@ -230,7 +231,9 @@ def _probed(
 def _floor(free: FreeOutputs | None, first: float) -> float:
     if free is not None:
         for found in (free.confined, free.least):
-            if found is not None and math.isfinite(found):
+            # Outputs confined to where nothing is gained over a constant would make any noise count as training.
+            nothing = free.constant is not None and found == free.confined and free.gap > _OUT_OF_REACH
+            if found is not None and math.isfinite(found) and not nothing:
                 return found
     return min(0.0, first - abs(first))
 

@@ -68,7 +68,7 @@ def dependence(batches: Sequence[Batch], outputs: Sequence[Tensor | None]) -> fl
     targets = _rows([[batch.targets] for batch in batches], batches)
     inputs = _rows([tree_leaves(without_labels(batch.inputs)) for batch in batches], batches)
     made = _rows([[output] for output in outputs], batches)
-    if len(targets) != 1 or not inputs:
+    if len(targets) != 1 or not inputs or _number_places(batches):
         return None
     known = distances(targets[0])
     of_inputs = [distances(leaf) for leaf in inputs]
@@ -76,6 +76,15 @@ def dependence(batches: Sequence[Batch], outputs: Sequence[Tensor | None]) -> fl
     seen += [distances(rows) for rows in made]
     found = [value for value in (separation(d, known) for d in seen) if not math.isnan(value)]
     return max(found) if found else None
+
+
+def _number_places(batches: Sequence[Batch]) -> bool:
+    """Whether the targets count the samples of a batch, as those of pairs, and say nothing of the inputs on purpose."""
+    targets = [batch.targets for batch in batches if isinstance(batch.targets, Tensor)]
+    whole = [t for t in targets if not t.is_floating_point() and t.dtype != torch.bool and len(t) > 1]
+    return any(len(torch.unique(t)) == t.numel() for t in whole) or (
+        len(targets) > 1 and all(torch.equal(t, targets[0]) for t in targets[1:])
+    )
 
 
 def _rows(leaves: Sequence[Sequence[object]], batches: Sequence[Batch]) -> list[Tensor]:

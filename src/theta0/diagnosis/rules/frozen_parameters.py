@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.evidence import BY_HEART, Evidence
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, listed
-from theta0.experiments.probe import LEARNT
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -52,14 +51,14 @@ def _no_weight_is_trained(evidence: Evidence) -> bool:
 
 
 def _has_learnt(evidence: Evidence) -> bool:
-    """Whether the first loss lies below what outputs reach that ignore the input, as after pretraining."""
+    """Whether the first loss lies well below what outputs reach that ignore the input, as after pretraining."""
     probe, whole = evidence.probe, evidence.network
     constant = whole.get("loss_constant") if probe is None else probe.constant
     floor = 0.0 if probe is None else probe.floor
     first = whole.get("loss")
     if constant is None or first is None:
         return False
-    return first < constant - LEARNT * abs(constant - floor)
+    return first < constant - BY_HEART * abs(constant - floor)
 
 
 RULE = Rule(
@@ -76,7 +75,8 @@ RULE = Rule(
             (
                 "parameters with `requires_grad=False`",
                 "0: note; error if nothing is left to train; warning if only biases and gains are left and the first "
-                "loss is no better than without looking at the input, or if training fails and nothing else is found",
+                "loss is hardly better than without looking at the input, or if training fails and nothing else is "
+                "found",
                 "`requires_grad`; judgement",
             ),
         ),
