@@ -59,7 +59,7 @@ def test_a_network_that_learns_trains_and_the_run_is_the_evidence():
 def test_one_that_cannot_learn_fails_at_every_rate_and_on_a_few_samples():
     found = probed(silent(), 0.1)
     assert found.fails
-    assert len(found.runs) == 5
+    assert len(found.runs) >= 4
     assert found.fits_one_batch is False
     assert found.cost <= 100
 

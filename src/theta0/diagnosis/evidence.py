@@ -134,6 +134,16 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         return [name for name, p in self.model.named_parameters() if p.requires_grad]
 
     @cached_property
+    def waking(self) -> list[str]:
+        """Trained weights and gains that are all zero and get a gradient: what they silence is heard after a step."""
+        silent = [name for name in self.trained if self.table.get(name, {}).get("value_rms") == 0.0]
+        return [
+            name
+            for name in silent
+            if not name.endswith("bias") and self.table[name].get("gradient_norm", 0.0) > 0 and name not in self.stuck
+        ]
+
+    @cached_property
     def stuck(self) -> list[str]:
         """The trained parameters whose gradient is exactly zero, and still is after probe steps on a copy."""
         zero = [name for name in self.trained if self.table[name].get("gradient_norm") == 0.0]

@@ -23,7 +23,7 @@ def revised(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Ev
 
 def refuted(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Evidence) -> list[Finding]:
     """What holds training back is a note where a run at the user's rate is seen to train well."""
-    held = [f for f in findings if rules[f.code].refutable and f.severity != "note"]
+    held = [f for f in findings if _refutable(f, rules[f.code])]
     run, probe = evidence.training if held else None, evidence.probe if held else None
     if run is None or probe is None:
         return list(findings)
@@ -31,6 +31,11 @@ def refuted(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Ev
     return [
         replace(f, severity="note", message=f.message + said, evidence=(run,)) if f in held else f for f in findings
     ]
+
+
+def _refutable(finding: Finding, rule: Rule) -> bool:
+    """Data that are far beyond what a rule warns of stay wrong: a short run that gains some says little of the rest."""
+    return rule.refutable and finding.severity in (("warning",) if rule.place is Place.DATA else ("warning", "error"))
 
 
 def ordered(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Evidence) -> list[Finding]:
