@@ -274,3 +274,49 @@ def test_inputs_that_tell_samples_apart_badly(model, inputs, said):
 )
 def test_inputs_that_are_fine(model, inputs):
     assert found(model, inputs, Y) == []
+
+
+# ── What weighs as much as what follows from it, and what wakes after a step ─────────────────────────────────────────
+class Clamped(nn.Module):
+    def __init__(self, low, high):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.low, self.high = nn.Linear(8, 32), nn.Linear(32, 3), low, high
+
+    def forward(self, x):
+        return self.last(self.first(x).clamp(self.low, self.high))
+
+
+@pytest.mark.parametrize(
+    ("limits", "saturated"),
+    [((-1e-3, 1e-3), True), ((0.0, 1e-3), True), ((-5.0, 5.0), False), ((0.0, 6.0), False), ((0.0, None), False)],
+)
+def test_a_clamp_that_holds_every_number_fast(limits, saturated):
+    codes = {f.code: f for f in found(Clamped(*limits), X, Y, probe_steps=0)}
+    assert ("saturated-units" in codes) is saturated
+    if saturated:
+        assert codes["saturated-units"].layer == "first"
+
+
+def test_a_gain_that_starts_at_zero_is_no_silence_but_two_factors_are():
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.LayerNorm(32), nn.Tanh(), nn.Linear(32, 3))
+    nn.init.zeros_(model[3].weight)
+    codes = {f.code for f in found(model, X, Y, probe_steps=0)}
+    assert not codes & {"vanishing-activations", "constant-output"}
+    nn.init.zeros_(model[5].weight)
+    assert "zero-gradient" in {f.code for f in found(model, X, Y, probe_steps=0)}
+
+
+def test_statistics_that_do_not_fit_weigh_as_much_as_what_they_silence():
+    model = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3))
+    model[1].running_mean.fill_(1.0)
+    model[1].running_var.fill_(1e10)
+    model[1].eval()
+    first, *others = found(model, X, Y, probe_steps=0)
+    assert (first.code, first.severity) == ("frozen-batch-norm", "error")
+    assert {f.severity for f in others} & {"error"}
+
+
+def test_the_last_operation_is_named_with_its_module():
+    (squashed,) = (f for f in found(mlp(3, nn.Softmax(1)), X, Y) if f.code == "squashed-output")
+    assert squashed.layer == "5"

@@ -46,7 +46,7 @@ def test_distances_of_amounts_are_scaled_and_those_of_classes_count_differences(
     x = torch.tensor([[0.0, 0.0, 7.0], [1.0, 1000.0, 7.0], [2.0, 2000.0, 7.0]])
     unit = math.sqrt(2 / 3)
     expected = torch.tensor([[0.0, 1.0, 2.0], [1.0, 0.0, 1.0], [2.0, 1.0, 0.0]]).double() * math.sqrt(2) / unit
-    torch.testing.assert_close(distances(x), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(distances(x), expected.float(), rtol=1e-5, atol=1e-5)
     tokens = torch.tensor([[1, 2, 3, 4], [1, 2, 9, 9], [1, 2, 3, 4]])
     assert distances(tokens).tolist() == [[0.0, 0.5, 0.0], [0.5, 0.0, 0.5], [0.0, 0.5, 0.0]]
 

@@ -22,7 +22,7 @@ from theta0.experiments.longer_run import longer_run
 from theta0.experiments.optimizers import OptimizerKind, optimizer_kind
 from theta0.experiments.probe import ExperimentRun, Probe, probe
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, ShuffledLabels, permutable, shuffled_labels
-from theta0.measurements.dependence import dependence
+from theta0.measurements.dependence import CLEAR, dependence
 from theta0.measurements.gradient_paths import GradientPaths, gradient_paths
 from theta0.measurements.inspection import Inspection
 from theta0.measurements.mixing import SAMPLES, Mixing, mixing
@@ -34,7 +34,6 @@ PROBE_STEPS = 2
 _FALLEN = 0.4  # of the first loss, where no constant is known
 LONGEST = 40
 _BESIDE, _LATER = 20, 8  # gradients that all else may take beside a probe, and of these what is measured after it
-CLEAR = 4.0  # standard deviations above permuted targets: they depend on the inputs
 BY_HEART = 0.25  # of what there is to learn: a short run that gains more has not learnt samples by heart
 
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from theta0.diagnosis.evidence import BY_HEART, CLEAR, Evidence
+from theta0.diagnosis.evidence import BY_HEART, Evidence
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, PERMUTATIONS
-from theta0.measurements.dependence import MOST
+from theta0.measurements.dependence import CLEAR, MOST
 
 ADVANTAGE = 0.1  # of what the real labels gain over permuted ones
 LEAST_ALIKE = 8  # samples
