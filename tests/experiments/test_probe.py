@@ -219,7 +219,7 @@ def test_labels_moved_apart_from_their_inputs_carry_no_signal():
     order = torch.randperm(128, generator=torch.Generator().manual_seed(3))
     moved = [f for f in diagnose(mlp(), parts(Y[order]), "cross_entropy", **options).findings if f.severity != "note"]
     assert moved[0].code == "no-signal"
-    assert moved[0].value < 3.0
+    assert moved[0].value < 2.5
     assert "no-signal" not in [f.code for f in diagnose(mlp(), parts(Y), "cross_entropy", **options).findings]
 
 

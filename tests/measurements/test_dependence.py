@@ -61,12 +61,12 @@ def test_a_dependence_is_seen_and_is_gone_after_a_permutation(targets):
     found = dependence(batches(X, targets), [None] * 3)
     shuffled = dependence(batches(X, targets[order]), [None] * 3)
     assert found > 4.0
-    assert shuffled < 3.0
+    assert shuffled < 2.5
 
 
 def test_it_may_show_in_the_outputs_alone_and_needs_rows_for_each_sample():
     data = batches(NOISE, X[:, :1])
-    assert dependence(data, [None] * 3) < 3.0
+    assert dependence(data, [None] * 3) < 2.5
     assert dependence(data, list(X[:, :1].split(32))) > 4.0
     assert dependence([Batch(NOISE, torch.zeros(3), 96, 0)], [None]) is None
     assert dependence([Batch(NOISE, torch.zeros(96), 96, 0)], [None]) is None

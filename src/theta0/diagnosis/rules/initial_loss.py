@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 from theta0._losses import name_of
-from theta0.diagnosis.chain import Link
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.residual import with_branch_scale
 from theta0.diagnosis.results import MEASURED, Finding
@@ -36,7 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
     return Finding(
         code="initial-loss",
         severity=severity,
-        layer=_leap(evidence.links),
+        layer=_leap(evidence),
         value=ratio,
         threshold=threshold,
         message=(
@@ -49,10 +48,12 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
-def _leap(links: Sequence[Link]) -> str:
-    """The layer at which preactivations grow most from that before, or from 1; "" where none makes the leap."""
-    loud = [link for link in links if link.rms > 0]
-    leaps = [(b.rms / max(a.rms, 1.0), b.layer) for a, b in pairwise(loud)]
+def _leap(evidence: Evidence) -> str:
+    """The layer that puts out most over the one before, the data or 1; "" where none makes the leap."""
+    loud = [link for link in evidence.links if link.rms > 0]
+    data = {found.layer: found.rms for found in evidence.inspection.inputs}
+    leaps = [(b.rms / max(data[b.layer], 1.0), b.layer) for b in loud[:1] if b.layer in data]
+    leaps += [(b.rms / max(a.rms, 1.0), b.layer) for a, b in pairwise(loud)]
     size, layer = max(leaps, default=(0.0, ""))
     return layer if size > LEAP else ""
 

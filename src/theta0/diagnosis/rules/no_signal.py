@@ -13,7 +13,7 @@ from theta0.measurements.dependence import CLEAR, MOST
 
 ADVANTAGE = 0.1  # of what the real labels gain over permuted ones
 LEAST_ALIKE = 8  # samples
-CHANCE = 3.0  # standard deviations above permuted targets: no dependence is seen
+CHANCE = 2.5  # standard deviations above permuted targets: no dependence is seen
 
 
 def judge(evidence: Evidence) -> Finding | None:
