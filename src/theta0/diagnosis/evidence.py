@@ -132,6 +132,11 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         """The parameters that are trained."""
         return [name for name, p in self.model.named_parameters() if p.requires_grad]
 
+    @property
+    def left(self) -> int:
+        """Gradients that further short runs may take, so that all stays within the probe's steps and 20 more."""
+        return max(1, min(self.probe_steps, int(self.probe_steps + _BESIDE - _LATER - self.cost)))
+
     @cached_property
     def waking(self) -> list[str]:
         """Trained weights and gains that are all zero and get a gradient: what they silence is heard after a step."""
@@ -191,7 +196,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             self.rate,
             free=self.free_outputs,
             other_rates=[] if allowed is None or allowed.value is None else [allowed.value],
-            steps=max(1, min(self.probe_steps, int(self.probe_steps + _BESIDE - _LATER - self.cost))),
+            steps=self.left,
         )
         self.spend(found.cost)
         return found
@@ -219,8 +224,11 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         goal = reference - share * abs(reference - found.floor)
         if run.final < goal:
             return run
-        left = min(LONGEST, int(self.probe_steps - found.cost))
-        longer = longer_run(self.model, self.batches, self.loss, self.probed, run.rate, goal=goal, most=max(left, 1))
+        if len(run.losses) >= LONGEST:
+            return None
+        longer = longer_run(
+            self.model, self.batches, self.loss, self.probed, run.rate, goal=goal, most=min(LONGEST, self.left)
+        )
         self.spend(0.0 if longer is None else len(longer.losses))
         return longer if longer is not None and longer.outcome == "trains" else None
 
@@ -255,7 +263,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             return None
         if found.trains_much(BY_HEART):
             return None
-        kind, left = self.probed, self.probe_steps - found.cost
+        kind, left = self.probed, self.left
         shuffled = shuffled_labels(
             self.model, self.batches, self.loss, kind, run.rate, real=run.losses, constant=found.constant, most=left
         )
