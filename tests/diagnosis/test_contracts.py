@@ -121,11 +121,74 @@ def test_targets_far_from_the_outputs(targets, severity, loss):
 def test_labels_without_information_but_not_targets_that_are_zero_on_purpose():
     assert found(mlp(), X, torch.ones(64).long())[0].code == "no-signal"
     assert found(mlp(1), X, torch.ones(64, 1), "bce")[0].code == "no-signal"
+    assert found(mlp(1), X, torch.full((64, 1), 0.7), "mse")[0].code == "no-signal"
+    rows = torch.tensor([0, 2, 1]).expand(64, 3)
+    by_place = [f for f in found(mlp(9), X, rows, lambda o, t: F.cross_entropy(o.reshape(-1, 3), t.flatten()))]
+    assert by_place[0].code == "no-signal"
+    assert "targets of all 64 samples" in by_place[0].message
 
     def residual(outputs, targets):
         return (outputs - X[:, :1] - targets).square().mean()
 
     assert "no-signal" not in {f.code for f in found(mlp(1), X, torch.zeros(64, 1), residual)}
+
+
+def test_inputs_that_repeat_within_each_batch():
+    batches = [(x[:1].expand(16, 8).contiguous(), y) for x, y in zip(X.split(16), Y.split(16), strict=True)]
+    first = next(f for f in diagnose(mlp(), batches, "cross_entropy").findings if f.severity != "note")
+    assert (first.code, first.severity) == ("input-scale", "error")
+    assert "Within each batch" in first.message
+    alike = [(x, torch.full((16,), n % 3)) for n, (x, _) in enumerate(batches)]
+    assert "input-scale" not in {f.code for f in diagnose(mlp(), alike, "cross_entropy").findings}
+
+
+def test_a_squared_error_of_every_output_and_the_class():
+    first = found(mlp(), X, Y, lambda o, t: (o - t.unsqueeze(-1)).square().mean())[0]
+    assert (first.code, first.value) == ("loss-mismatch", 3.0)
+    assert "the numbers of 3 classes" in first.message
+
+
+def test_probabilities_in_nll_loss_are_a_mismatch():
+    codes = [f.code for f in found(mlp(3, nn.Softmax(1)), X, Y, F.nll_loss)]
+    assert "loss-mismatch" in codes
+    assert "squashed-output" not in codes
+
+
+def test_a_weight_of_the_loss_that_leaves_nothing_to_learn():
+    def loss(weight):
+        return lambda o, t: F.cross_entropy(o, t) + weight * (o - o.mean(0)).square().mean()
+
+    (heavy,) = (f for f in found(mlp(), X, Y, loss(100.0)) if f.code == "loss-terms")
+    assert heavy.severity == "warning"
+    assert heavy.value < 0.15
+    assert "loss-terms" not in {f.code for f in found(mlp(), X, Y, loss(1e-3))}
+
+
+def test_biases_alone_are_trained_in_a_network_that_has_learnt_nothing():
+    model = mlp()
+    for p in model.parameters():
+        p.requires_grad_(p.dim() < 2)
+    (frozen,) = (f for f in found(model, X, Y) if f.code == "frozen-parameters")
+    assert frozen.severity == "warning"
+    whole = mlp()
+    optimizer = torch.optim.Adam(whole.parameters(), 1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        F.cross_entropy(whole(X), Y).backward()
+        optimizer.step()
+    for p in whole.parameters():
+        p.requires_grad_(p.dim() < 2)
+    assert "frozen-parameters" not in {f.code for f in found(whole, X, Y)}
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(20.0, 1.0), (0.0, 1e-4), (0.0, 1e5)])
+def test_stored_statistics_of_other_data(mean, variance):
+    model = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3))
+    model[1].running_mean.fill_(mean)
+    model[1].running_var.fill_(variance)
+    model[1].eval()
+    first = found(model, X, Y)[0]
+    assert (first.code, first.layer) == ("frozen-batch-norm", "1")
 
 
 IMAGES = torch.randn(64, 1, 8, 8, generator=GENERATOR)
@@ -216,3 +279,49 @@ def test_inputs_that_tell_samples_apart_badly(model, inputs, said):
 )
 def test_inputs_that_are_fine(model, inputs):
     assert found(model, inputs, Y) == []
+
+
+# ── What weighs as much as what follows from it, and what wakes after a step ─────────────────────────────────────────
+class Clamped(nn.Module):
+    def __init__(self, low, high):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.low, self.high = nn.Linear(8, 32), nn.Linear(32, 3), low, high
+
+    def forward(self, x):
+        return self.last(self.first(x).clamp(self.low, self.high))
+
+
+@pytest.mark.parametrize(
+    ("limits", "saturated"),
+    [((-1e-3, 1e-3), True), ((0.0, 1e-3), True), ((-5.0, 5.0), False), ((0.0, 6.0), False), ((0.0, None), False)],
+)
+def test_a_clamp_that_holds_every_number_fast(limits, saturated):
+    codes = {f.code: f for f in found(Clamped(*limits), X, Y, probe_steps=0)}
+    assert ("saturated-units" in codes) is saturated
+    if saturated:
+        assert codes["saturated-units"].layer == "first"
+
+
+def test_a_gain_that_starts_at_zero_is_no_silence_but_two_factors_are():
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.LayerNorm(32), nn.Tanh(), nn.Linear(32, 3))
+    nn.init.zeros_(model[3].weight)
+    codes = {f.code for f in found(model, X, Y, probe_steps=0)}
+    assert not codes & {"vanishing-activations", "constant-output"}
+    nn.init.zeros_(model[5].weight)
+    assert "zero-gradient" in {f.code for f in found(model, X, Y, probe_steps=0)}
+
+
+def test_statistics_that_do_not_fit_weigh_as_much_as_what_they_silence():
+    model = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3))
+    model[1].running_mean.fill_(1.0)
+    model[1].running_var.fill_(1e10)
+    model[1].eval()
+    first, *others = found(model, X, Y, probe_steps=0)
+    assert (first.code, first.severity) == ("frozen-batch-norm", "error")
+    assert {f.severity for f in others} & {"error"}
+
+
+def test_the_last_operation_is_named_with_its_module():
+    (squashed,) = (f for f in found(mlp(3, nn.Softmax(1)), X, Y) if f.code == "squashed-output")
+    assert squashed.layer == "5"

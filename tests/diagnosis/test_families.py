@@ -35,7 +35,7 @@ def test_frozen_statistics_are_judged_by_whether_they_fit():
     assert told(net.eval(), [(X, Y)])["frozen-batch-norm"].severity == "note"
     net.train()(X)
     assert "frozen-batch-norm" not in told(net.eval(), [(X, Y)])
-    assert told(net, [(X * 100, Y)])["frozen-batch-norm"].severity == "warning"
+    assert told(net, [(X * 100, Y)])["frozen-batch-norm"].severity != "note"
 
 
 @pytest.mark.parametrize(("size", "ill"), [(2, True), (4, True), (8, False)])
@@ -190,7 +190,8 @@ def test_batches_that_pull_in_unlike_directions(agree):
     net = nn.Linear(8, 1, bias=False)
     with torch.no_grad():
         net.weight.zero_()
-    batches = [(torch.eye(8)[[0 if agree else i]].repeat(4, 1), torch.ones(4, 1)) for i in range(4)]
+    targets = torch.tensor([[1.0], [2.0]])
+    batches = [(torch.eye(8)[[0, 1] if agree else [2 * i, 2 * i + 1]], targets) for i in range(4)]
     found = diagnose(net, batches, "mse")
     value = next(r.value for r in found.records if r.quantity == "gradient_agreement")
     assert value == pytest.approx(1.0 if agree else 0.0, abs=1e-6)

@@ -266,7 +266,9 @@ def test_what_is_registered_or_no_parameter_is_no_finding(model):
 
 
 # ── Summands of the loss ─────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize(("weight", "said"), [(1e-3, None), (1.0, None), (1e7, "times that of"), (0.0, "exactly zero")])
+@pytest.mark.parametrize(
+    ("weight", "said"), [(1e-3, None), (1.0, None), (1e7, "next to nothing to learn"), (0.0, "exactly zero")]
+)
 def test_a_summand_that_dwarfs_the_others_or_is_zero_is_named(weight, said):
     def loss(outputs, targets):
         penalty = outputs.square().mean()

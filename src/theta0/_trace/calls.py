@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from theta0._trace.functions import Spec
 from theta0._trace.interpreter import Handler, Interpreter, Step, trace
 from theta0._trace.owners import Owner
+from theta0._trace.slopes import CLAMPS, can_saturate
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,7 @@ def calls_handler(
             return
         if spec.role == "recurrent":
             step.arguments = (_with_gradient(step.arguments[0]), *step.arguments[1:])
-        elif spec.activation and nonlinearity is not None and step.arguments and isinstance(step.arguments[0], Tensor):
+        elif nonlinearity is not None and _is_nonlinear(step) and isinstance(step.arguments[0], Tensor):
             origins = [origin for _, origin in step.notes(handler)]
             if origins:
                 nonlinearity(
@@ -129,6 +130,14 @@ def trace_calls(
 def _latest(origins: Any) -> Origin:
     latest: Origin = max(origins, key=lambda origin: origin.number)
     return latest
+
+
+def _is_nonlinear(step: Step) -> bool:
+    """Whether a step is an activation, or a clamp on both sides, at which a signal can saturate too."""
+    spec = step.spec
+    if spec is None or not step.arguments:
+        return False
+    return spec.activation or (spec.name in CLAMPS and can_saturate(spec, step.arguments[1:], step.options))
 
 
 def _role(step: Step) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 from theta0._trace.functions import SPECS, Spec
 
 _LEARNED = {"leaky_relu": ("negative_slope", 1), "elu": ("alpha", 1), "prelu": ("weight", 1), "rrelu": ("upper", 2)}
+CLAMPS = ("clamp", "clip")
 _SATURATED = 0.05  # of the largest slope: Glorot & Bengio (2010), section 3
 
 
@@ -26,6 +27,8 @@ def slope(function: Callable[..., Any], z: Tensor, arguments: Sequence[Any], opt
 
 def can_saturate(spec: Spec, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
     """Whether a nonlinearity is bounded on both sides and meant to be; ReLU6, a `hardtanh` from 0, is not counted."""
+    if spec.name in CLAMPS:
+        return None not in limits(arguments, options)
     if spec.name == "hardtanh":
         lowest = options.get("min_val", arguments[0] if arguments else -1.0)
         return float(lowest) < 0
@@ -34,7 +37,24 @@ def can_saturate(spec: Spec, arguments: Sequence[Any], options: Mapping[str, Any
 
 def is_saturated(spec: Spec, derivative: Tensor) -> Tensor:
     """Where a bounded nonlinearity's slope is below 5 % of its maximum."""
-    return derivative < _SATURATED * spec.maximal_slope
+    return derivative < _SATURATED * (spec.maximal_slope or 1.0)
+
+
+def saturated_share(
+    spec: Spec, z: Tensor, derivative: Tensor, arguments: Sequence[Any], options: Mapping[str, Any]
+) -> float:
+    """The share of its inputs at which it is flat; of a clamp from 0 or more, that of those above, as a rectifier's."""
+    flat = is_saturated(spec, derivative)
+    low = limits(arguments, options)[0] if spec.name in CLAMPS else None
+    counted = flat if low is None or low < 0 else flat[z > low]
+    return float(counted.float().mean()) if counted.numel() else 1.0
+
+
+def limits(arguments: Sequence[Any], options: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """The limits of a clamp; None for one that is missing or no number."""
+    given = [options.get(key, arguments[n] if len(arguments) > n else None) for n, key in enumerate(("min", "max"))]
+    numbers = [float(value) if isinstance(value, (int, float)) else None for value in given]
+    return numbers[0], numbers[1]
 
 
 def largest_slope(spec: Spec, arguments: Sequence[Any], options: Mapping[str, Any]) -> float | Tensor:

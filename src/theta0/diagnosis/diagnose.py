@@ -9,7 +9,7 @@ from theta0._batches import Batch, load_batches
 from theta0._losses import Loss, checked
 from theta0._models import Step, unwrapped
 from theta0.diagnosis.evidence import Evidence
-from theta0.diagnosis.ordering import ordered, revised
+from theta0.diagnosis.ordering import ordered, refuted, revised
 from theta0.diagnosis.outcome import unprobed
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.diagnosis.rule import Rule
@@ -36,11 +36,14 @@ def diagnose(
     The model is left bit-identical. Cost: one gradient per batch; three gradients on one batch where a parameter's
     gradient is exactly zero (only one that stays zero after two probe steps is a fault); about ten more, twelve at
     most, where a learning rate is given, to hold it against the curvature; and the probe: 10 to 20 gradients where the
-    network trains, up to `probe_steps` where it does not.
+    network trains, up to `probe_steps` where it does not. Where something on the start stands against a run that
+    trains, that run is repeated and continued, to 40 steps at most. With the default all together stay below 120.
 
     The probe trains from this start, with the optimizer and the rate given (or at five rates), and asks whether the
     loss falls below what outputs that ignore the input reach. A learning rate that trains is not called wrong, a
-    network that does not train is never called fine.
+    network that does not train is never called fine, and what is found of a start's scale is a note where a run at the
+    rate given gains a quarter of what there is to learn. Where short runs learn next to nothing, it is asked whether
+    the targets depend on the inputs at all.
 
     Args:
         model: any module, in the mode in which it will be trained.
@@ -105,7 +108,8 @@ def diagnosis_of(
     evidence = Evidence(model, batches, loss, optimizer=optimizer, rate=rate, probe_steps=probe_steps)
     alone = [rule for rule in by_code.values() if rule.alone is not None and rule.alone(evidence)]
     judged = [finding for rule in alone or by_code.values() for finding in _judged(rule, evidence)]
-    findings = ordered(revised(judged, by_code, evidence), by_code, evidence)
+    weighed = refuted(revised(judged, by_code, evidence), by_code, evidence)
+    findings = ordered(weighed, by_code, evidence)
     allowed = None if alone or rate is None else evidence.allowed_rate
     probed = None if alone else evidence.probe
     missing = (*evidence.not_measured, *unprobed(evidence, probed))

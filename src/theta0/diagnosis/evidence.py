@@ -7,9 +7,10 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from theta0._batches import Batch, with_shapes
+from theta0._batches import Batch, checked_forward, with_shapes
 from theta0._errors import UserCodeError
 from theta0._losses import Loss, loss_of
+from theta0._models import main_output
 from theta0._records import Record, Table, by_layer
 from theta0._state import preserve_state
 from theta0._training import count_gradients, steps_from
@@ -17,9 +18,11 @@ from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.allowed_rate import allowed_rate
 from theta0.diagnosis.chain import Link, chain
 from theta0.experiments.free_outputs import FreeOutputs, free_outputs
+from theta0.experiments.longer_run import longer_run
 from theta0.experiments.optimizers import OptimizerKind, optimizer_kind
 from theta0.experiments.probe import ExperimentRun, Probe, probe
-from theta0.experiments.shuffled_labels import ShuffledLabels, permutable, shuffled_labels
+from theta0.experiments.shuffled_labels import LEAST_SAMPLES, ShuffledLabels, permutable, shuffled_labels
+from theta0.measurements.dependence import CLEAR, dependence
 from theta0.measurements.gradient_paths import GradientPaths, gradient_paths
 from theta0.measurements.inspection import Inspection
 from theta0.measurements.mixing import SAMPLES, Mixing, mixing
@@ -28,6 +31,9 @@ from theta0.measurements.residual_stream import ResidualStream
 from theta0.measurements.signals import Observation, observed
 
 PROBE_STEPS = 2
+_FALLEN = 0.4  # of the first loss, where no constant is known
+LONGEST = 40
+_BESIDE, _LATER = 20, 8  # gradients that all else may take beside a probe, and of these what is measured after it
 BY_HEART = 0.25  # of what there is to learn: a short run that gains more has not learnt samples by heart
 
 
@@ -126,6 +132,21 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         """The parameters that are trained."""
         return [name for name, p in self.model.named_parameters() if p.requires_grad]
 
+    @property
+    def left(self) -> int:
+        """Gradients that further short runs may take, so that all stays within the probe's steps and 20 more."""
+        return max(1, min(self.probe_steps, int(self.probe_steps + _BESIDE - _LATER - self.cost)))
+
+    @cached_property
+    def waking(self) -> list[str]:
+        """Trained weights and gains that are all zero and get a gradient: what they silence is heard after a step."""
+        silent = [name for name in self.trained if self.table.get(name, {}).get("value_rms") == 0.0]
+        return [
+            name
+            for name in silent
+            if not name.endswith("bias") and self.table[name].get("gradient_norm", 0.0) > 0 and name not in self.stuck
+        ]
+
     @cached_property
     def stuck(self) -> list[str]:
         """The trained parameters whose gradient is exactly zero, and still is after probe steps on a copy."""
@@ -175,7 +196,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             self.rate,
             free=self.free_outputs,
             other_rates=[] if allowed is None or allowed.value is None else [allowed.value],
-            steps=self.probe_steps,
+            steps=self.left,
         )
         self.spend(found.cost)
         return found
@@ -185,6 +206,54 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         """The probe's runs by learning rate: the given one and, where it does not train, its multiples."""
         return {} if self.probe is None else {run.rate: run for run in self.probe.runs}
 
+    @property
+    def nothing_trains(self) -> bool:
+        """Whether short runs were made and none of them trains; False without a probe."""
+        found = self.probe
+        return found is not None and bool(found.runs) and not any(run.outcome == "trains" for run in found.runs)
+
+    @cached_property
+    def training(self) -> ExperimentRun | None:
+        """A run at the given rate that gains a quarter of what there is to learn; None where none is seen to."""
+        found = self.probe
+        run = None if found is None else found.at(self.rate)
+        if found is None or run is None or run.outcome != "trains":
+            return None
+        reference = found.first if found.constant is None else min(found.first, found.constant)
+        share = BY_HEART if found.constant is not None else _FALLEN
+        goal = reference - share * abs(reference - found.floor)
+        if run.final < goal:
+            return run
+        if len(run.losses) >= LONGEST:
+            return None
+        longer = longer_run(
+            self.model, self.batches, self.loss, self.probed, run.rate, goal=goal, most=min(LONGEST, self.left)
+        )
+        self.spend(0.0 if longer is None else len(longer.losses))
+        return longer if longer is not None and longer.outcome == "trains" else None
+
+    @cached_property
+    def hardly_learnt(self) -> bool:
+        """Whether no short run gained more than can be learnt by heart; False where that is not known."""
+        found = self.probe
+        if found is None or found.constant is None or not found.runs or found.trains_much(BY_HEART):
+            return False
+        return sum(batch.size for batch in self.batches) >= LEAST_SAMPLES
+
+    @cached_property
+    def dependence(self) -> float | None:
+        """How clearly the targets depend on the inputs, in standard deviations; asked where little is learnt."""
+        of_inputs = dependence(self.batches, [None] * len(self.batches))
+        if of_inputs is None or of_inputs >= CLEAR:
+            return of_inputs
+        with preserve_state(self.model), torch.no_grad():
+            try:
+                outputs = [main_output(checked_forward(self.model, batch)) for batch in self.batches]
+            except (UserCodeError, ValueError, RuntimeError):
+                return of_inputs
+        self.spend(count_gradients(forward=len(self.batches)))
+        return dependence(self.batches, outputs)
+
     @cached_property
     def shuffled_labels(self) -> ShuffledLabels | None:
         """Training on permuted labels, where the real ones are learnt so slowly that it may be by heart."""
@@ -192,9 +261,9 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         run = None if found is None else next((run for run in found.runs if run.outcome == "trains"), None)
         if found is None or run is None or found.constant is None or not permutable(self.batches):
             return None
-        if found.constant - run.final > BY_HEART * (found.constant - found.floor):
+        if found.trains_much(BY_HEART):
             return None
-        kind, left = self.probed, self.probe_steps - found.cost
+        kind, left = self.probed, self.left
         shuffled = shuffled_labels(
             self.model, self.batches, self.loss, kind, run.rate, real=run.losses, constant=found.constant, most=left
         )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.outcome import fall
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule
 
@@ -20,6 +21,23 @@ def revised(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Ev
     return found
 
 
+def refuted(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Evidence) -> list[Finding]:
+    """What holds training back is a note where a run at the user's rate is seen to train well."""
+    held = [f for f in findings if _refutable(f, rules[f.code])]
+    run, probe = evidence.training if held else None, evidence.probe if held else None
+    if run is None or probe is None:
+        return list(findings)
+    said = f" Training is not held back by it: {fall(run, probe.first)}."
+    return [
+        replace(f, severity="note", message=f.message + said, evidence=(run,)) if f in held else f for f in findings
+    ]
+
+
+def _refutable(finding: Finding, rule: Rule) -> bool:
+    """Data that are far beyond what a rule warns of stay wrong: a short run that gains some says little of the rest."""
+    return rule.refutable and finding.severity in (("warning",) if rule.place is Place.DATA else ("warning", "error"))
+
+
 def ordered(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Evidence) -> list[Finding]:
     """Errors, then warnings, then notes; within each, causes first, and consequences with their `cause`.
 
@@ -34,11 +52,24 @@ def ordered(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Ev
         position = positions.get(layer, len(positions)) if place is Place.FORWARD else 0
         return _SEVERITIES[finding.severity], place, position
 
-    return _explained(sorted(_confirmed(findings, rules, key), key=key), rules)
+    weighed = _confirmed(_raised(findings, rules), rules, key)
+    return _explained(sorted(weighed, key=key), rules)
 
 
 def _others(finding: Finding, findings: Sequence[Finding]) -> list[Finding]:
     return [other for other in findings if other is not finding]
+
+
+def _raised(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
+    """What is wrong before the first layer, or with the loss, weighs as much as what follows from it."""
+    errors = {f.code for f in findings if f.severity == "error"}
+
+    def raised(finding: Finding) -> bool:
+        place = rules[finding.code].place
+        early = isinstance(place, Place) and place < Place.FORWARD
+        return finding.severity == "warning" and early and bool(rules[finding.code].brings & errors)
+
+    return [replace(f, severity="error") if raised(f) else f for f in findings]
 
 
 def _confirmed(

@@ -93,6 +93,7 @@ class Rule:
             only where nothing cheap answers: it costs as many gradients as several short runs.
         revise: changes a finding in the light of the others, all of them as judged, or withdraws it by None.
         alone: whether, on this evidence, nothing but this rule can be judged.
+        refutable: whether it says that a start or a scale holds training back, so that a run that trains refutes it.
         outcome: whether it says what becomes of training, not why: it follows from any other error or warning, and the
             first of these is then an error.
     """
@@ -106,6 +107,7 @@ class Rule:
     remedies: tuple[str, ...] = ()
     revise: Revision | None = None
     alone: Callable[[Evidence], bool] | None = None
+    refutable: bool = False
     outcome: bool = False
 
 

@@ -176,7 +176,10 @@ def _minimum(loss: Loss, outputs: Sequence[Any], batches: Sequence[Batch], choos
         return torch.stack(terms).mean()
 
     try:
-        return _descended(value, free)
+        size = abs(float(value().detach()))  # the optimizer's tolerances are absolute, and a loss may be 1e-9 or 1e9
+        unit = size if math.isfinite(size) and size > 0 else 1.0
+        found = _descended(lambda: value() / unit, free)
+        return None if found is None else unit * found
     except (RuntimeError, ValueError, TypeError, AttributeError):  # the loss refuses other outputs than the model's
         return None
 

@@ -25,7 +25,9 @@ STILL = 0.02  # of the first loss: less in a whole run, at every rate, is no mov
 RISEN = 0.5  # of the first loss
 RUNGS = (10, 20, 40, 80)
 FACTORS = (1.0, 10.0, 0.1, 100.0, 0.01)  # five rates, the likeliest first
+_UPWARDS, _DOWNWARDS = (10.0, 100.0, 0.1), (0.1, 0.01, 10.0)  # where a given rate moves the loss, and where not down
 _FARTHEST = 1e4  # times lower: no rate is tried below
+_OUT_OF_REACH = 0.98  # of what there is to learn
 ONE_BATCH = 16  # samples that any network that trains can learn by heart
 _ONE_BATCH_STEPS = 30
 _HALVED = 0.5  # of what there is to learn of them
@@ -95,6 +97,12 @@ class Probe:
         hopeless = all(run.outcome in ("stuck", "slow", "diverges") for run in self.runs)
         return bool(self.runs) and hopeless and self.fits_one_batch is False
 
+    def trains_much(self, share: float) -> bool:
+        """Whether a run gains more than a share of what there is to learn beyond a constant."""
+        if self.constant is None:
+            return False
+        return any(self.constant - run.final > share * (self.constant - self.floor) for run in self.runs)
+
     def way(self, run: ExperimentRun) -> float:
         """Which share of the way from the first loss to the level that shows learning a run has gone."""
         return (self.first - run.final) / (self.first - self.level) if self.first > self.level else 0.0
@@ -152,10 +160,11 @@ def probe(
 ) -> Probe:
     """Train briefly from the model's start, at the user's rate or at five, and say whether that is training.
 
-    The run at the given rate goes on while it falls; where it has not learned anything after 20 steps, others are
-    tried at ten times and a tenth of it (*trial of rates*), then at a hundredth and hundred times. Without a given rate
-    the first moves the weights by 3 % a step. Where no rate trains, a few samples are tried alone, which any network
-    that can be trained learns by heart. The model is left as it was.
+    The run at the given rate goes on to 40 steps while it is on its way; where it has not learned anything, others are
+    tried (*trial of rates*): at ten and a hundred times the rate, then at a tenth, if the loss fell; at a tenth and a
+    hundredth, then at ten times, if it did not. Without a given rate the first moves the weights by 3 % a step. Where
+    no rate trains, a few samples are tried alone, which any network that can be trained learns by heart. The model is
+    left as it was.
 
     Args:
         model: the network, in the mode in which it is trained.
@@ -202,10 +211,15 @@ def _probed(
     )
     near = [r for r in other_rates if rate is None or rate / _FARTHEST <= r <= rate * FACTORS[3]]
     state = _brought(state, anchor, RUNGS[0])
+    factors: tuple[float, ...] = FACTORS[1:]
     if rate is not None and not state.trains(anchor):  # it may be off by any power of ten
         state = _brought(state, anchor, RUNGS[1])
+        fell = not state.runs[anchor].diverged and state.score(anchor) < first
+        if fell and not state.trains(anchor) and state.closing(anchor) > CLOSING:
+            state = _brought(state, anchor, RUNGS[2])
+        factors = _UPWARDS if fell else _DOWNWARDS
         near, state = [*near, _by_first_step(experiment, kind)[0]], replace(state, spent=state.spent + 1)
-    rates = _deduplicated([anchor, *near, *(anchor * factor for factor in FACTORS[1:])])[: len(FACTORS)]
+    rates = _deduplicated([anchor, *near, *(anchor * factor for factor in factors)])[: len(FACTORS)]
     state = _tried(state, rates)
     fits = None
     if not any(state.trains(r) for r in state.runs):
@@ -217,7 +231,9 @@ def _probed(
 def _floor(free: FreeOutputs | None, first: float) -> float:
     if free is not None:
         for found in (free.confined, free.least):
-            if found is not None and math.isfinite(found):
+            # Outputs confined to where nothing is gained over a constant would make any noise count as training.
+            nothing = free.constant is not None and found == free.confined and free.gap > _OUT_OF_REACH
+            if found is not None and math.isfinite(found) and not nothing:
                 return found
     return min(0.0, first - abs(first))
 

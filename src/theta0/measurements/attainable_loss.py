@@ -151,10 +151,17 @@ def comparison_handler(compared: Compared) -> Handler:
         sides = {note.side for _, note in step.notes(handler)} - {""}
         if confined is None and not sides:
             return None
+        if confined is not None and not confined.layer:
+            confined = replace(confined, layer=_module(step))
         return Known(confined, "output" if "output" in sides else "target" if sides else "")
 
     handler = Handler(before=before, after=after)
     return handler
+
+
+def _module(step: Step) -> str:
+    owners = step.interpreter.owners
+    return step.path if owners is not None and owners.inside_model else ""
 
 
 def _compare(compared: Compared, kind: str, one: tuple[Any, Known], other: tuple[Any, Known]) -> None:

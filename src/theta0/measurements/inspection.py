@@ -57,7 +57,8 @@ class BatchNormCall:
     """One application of batch normalization.
 
     `values` is how many a channel has, `ratio` the median over channels of the variance of its input over the running
-    variance (NaN where that is not used); `fresh` says whether the running statistics are still (0, 1).
+    variance, `offset` that of the squared distance of its input's mean from the running mean, over its input's own
+    variance (NaN where running statistics are not used); `fresh` says whether these are still (0, 1).
     """
 
     layer: str
@@ -65,6 +66,12 @@ class BatchNormCall:
     values: int
     ratio: float
     fresh: bool
+    offset: float = math.nan
+
+    @property
+    def size(self) -> float:
+        """Mean square of what it puts out, before its gain and bias; 1 where its running statistics fit."""
+        return self.ratio * (1 + self.offset)
 
 
 @dataclass
@@ -219,13 +226,15 @@ def _batch_norm_handler(model: nn.Module, found: Inspection) -> Handler:
                 f"layer {layer or 'of batch normalization'!r}: expected more than one value per channel, got input of "
                 f"shape {tuple(x.shape)}, whose variance is zero; use larger batches, or call .eval() on that layer"
             )
-        ratio, fresh = math.nan, False
+        ratio, offset, fresh = math.nan, math.nan, False
         if isinstance(variance, Tensor) and isinstance(mean, Tensor):
             fresh = bool((mean == 0).all()) and bool((variance == 1).all())
             if not training and x.numel():
                 own = moments(x.movedim(1, -1).flatten(0, -2))
                 ratio = float((own.variance / variance.double().clamp_min(1e-300)).median())
-        found.norms.append(BatchNormCall(layer, training, values, ratio, fresh))
+                distance = (own.mean - mean.double()).square()
+                offset = float((distance / own.variance.clamp_min(1e-30)).median())
+        found.norms.append(BatchNormCall(layer, training, values, ratio, fresh, offset))
 
     return Handler(before=before)
 

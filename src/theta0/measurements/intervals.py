@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ class Interval:
         by: the name of the operation that confines it.
         length: that of the vectors that it holds, where a normalisation made them along one axis; 0 where none did.
         cosine: whether it holds (multiples of) inner products of such vectors.
+        layer: the path of the module in which that operation runs; "" for the model itself, the loss, or unknown.
     """
 
     low: float
@@ -29,6 +30,7 @@ class Interval:
     by: str
     length: float = 0.0
     cosine: bool = False
+    layer: str = field(default="", compare=False)
 
 
 IntervalOf = Callable[[Any], Interval | None]

@@ -47,7 +47,7 @@ class Compare:
         target_mean: the targets' mean.
         target_std: their standard deviation, over all entries.
         target_rms: their root mean square.
-        columns: how many outputs a sample has.
+        columns: how many targets a sample has.
         classes: how many values the targets have, where all are whole numbers from 0 and none is left out; else 0.
         one_hot: whether each row of targets is one 1 among zeros.
         samples: how many rows.
@@ -173,7 +173,12 @@ def unbounded(operation: Operation, value: float, by: str) -> Breach:
 
 
 def _compare(step: Step, outputs: Tensor, targets: Tensor) -> Compare | None:
-    if not outputs.numel() or not targets.numel() or outputs.numel() != targets.numel():
+    if not outputs.numel() or not targets.numel():
+        return None
+    stretched = outputs.dim() == targets.dim() and all(
+        a in (b, 1) for a, b in zip(targets.shape, outputs.shape, strict=True)
+    )
+    if outputs.numel() != targets.numel() and not stretched:
         return None
     t, o = targets.double(), outputs.double()
     if not bool(torch.isfinite(t).all()) or not bool(torch.isfinite(o).all()):

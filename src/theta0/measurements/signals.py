@@ -29,7 +29,7 @@ from theta0._state import preserve_state
 from theta0._trace.calls import LinearCall, NonlinearityCall, trace_calls
 from theta0._trace.interpreter import Handler
 from theta0._trace.layouts import by_sample
-from theta0._trace.slopes import can_saturate, is_saturated, slope
+from theta0._trace.slopes import can_saturate, saturated_share, slope
 from theta0.measurements.attainable_loss import mark_sides
 from theta0.measurements.inspection import Inspection, Inspectors, inspectors
 from theta0.measurements.outputs import Pass, output_records
@@ -242,11 +242,12 @@ def _observe_slope(layer: _Layer, number: int, call: NonlinearityCall) -> None:
         z, unit_axis = z.unsqueeze(0 if call.after.dim == 1 else 1), -1
     saturates = can_saturate(call.spec, call.arguments, call.options)
     derivative = slope(call.function, z, call.arguments, call.options) if saturates else None
-    alive = _alive(call, z, unit_axis, derivative)
-    known = layer.alive.get(number)
-    layer.alive[number] = alive if known is None or known.shape != alive.shape else known | alive
+    if call.spec.activation:  # what a clamp holds fast is no unit
+        alive = _alive(call, z, unit_axis, derivative)
+        known = layer.alive.get(number)
+        layer.alive[number] = alive if known is None or known.shape != alive.shape else known | alive
     if derivative is not None:
-        share = float(is_saturated(call.spec, derivative).float().mean())
+        share = saturated_share(call.spec, z, derivative, call.arguments, call.options)
         layer.saturated.setdefault(number, []).append(share)
 
 

@@ -103,6 +103,7 @@ RULE = Rule(
     brings=SILENCE | LARGE,
     remedies=("lcw", "centre", "unit-variance"),
     revise=revise,
+    refutable=True,
     doc=RuleDoc(
         meaning="Nearly all of what a layer puts out is the same for every sample. What differs between samples, and "
         "with it the gradient, is lost from layer to layer.",

@@ -14,7 +14,7 @@ def judge(evidence: Evidence) -> Finding | None:
     spread, rms = whole.get("output_sample_std"), whole.get("output_rms", 0.0)
     if spread is None or not links or links[-1].rms == 0 or not rms > 0 or not spread / rms < SPREAD:
         return None
-    if zero_weight(links[-1], evidence.table):
+    if zero_weight(links[-1], evidence.table) or (spread == 0 and evidence.waking):
         return None
     return Finding(
         code="constant-output",
@@ -37,6 +37,7 @@ RULE = Rule(
     judge=judge,
     place=Place.FORWARD,
     remedies=("unit-variance", "lcw"),
+    refutable=True,
     doc=RuleDoc(
         meaning="The network cannot tell samples apart: whatever the input, it puts out the same. The gradient has "
         "next to nothing of the samples in it either.",
@@ -45,7 +46,7 @@ RULE = Rule(
         numbers=(
             (
                 "standard deviation of the output between samples over its root mean square, unless the last weight is "
-                "zero (a zero start of the head is deliberate)",
+                "zero (a zero start of the head is deliberate), or another weight or gain is zero and gets a gradient",
                 f"{SPREAD:g}",
                 "measured",
             ),

@@ -46,6 +46,7 @@ RULE = Rule(
     place=Place.FORWARD,
     brings=(SILENCE | {"vanishing-activations"}) - {"dead-units"},
     remedies=("unit-variance", "lcw"),
+    refutable=True,
     doc=RuleDoc(
         meaning="The units put out the same on every sample and receive no gradient: they take no part in the network, "
         "and no training brings them back.",

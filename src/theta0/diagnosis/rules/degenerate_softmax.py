@@ -33,6 +33,7 @@ RULE = Rule(
     judge=judge,
     place=Place.FORWARD,
     remedies=("head-scale", "type-defaults"),
+    refutable=True,
     doc=RuleDoc(
         meaning="At the start most classes are ruled out for every sample. A class without probability has a logit "
         "without gradient, on samples of other classes, so the network first has to unlearn its certainty.",

@@ -148,6 +148,7 @@ RULE = Rule(
     brings=SCALE - {"exploding-activations"},
     remedies=("branch-scale", "branch-zero", "recurrent", "gain-guard", "type-defaults", "unit-variance"),
     revise=revise,
+    refutable=True,
     doc=RuleDoc(
         meaning="Signals grow from layer to layer, from time step to time step or from residual branch to residual "
         "branch. The first loss is huge, nonlinearities saturate, and in the end numbers overflow.",

@@ -1,10 +1,12 @@
 """Gradients that grow on their way from the loss to the first layers."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import MEASURED, Finding
-from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded
+from theta0.diagnosis.rule import Place, Rule, RuleDoc, error_codes, graded
 
 ERROR, WARNING = 1e5, 1e3  # over the last layer's
 
@@ -37,12 +39,21 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
+def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
+    """A cause weighs as much as what follows from it: a rate that suits the last layers makes the first ones jump."""
+    severe = "learning-rate-too-high" in error_codes(others)
+    return replace(finding, severity="error") if severe else finding
+
+
 RULE = Rule(
     code="exploding-gradients",
     judge=judge,
     # After vanishing gradients, which are judged before it.
     place=Place.BACKWARD,
+    brings=frozenset({"learning-rate-too-high"}),
+    revise=revise,
     remedies=("branch-scale", "recurrent", "unit-variance"),
+    refutable=True,
     doc=RuleDoc(
         meaning="The first layers receive gradients orders of magnitude above the last one's. A rate that lets the "
         "last layers learn makes the first ones jump.",
@@ -51,7 +62,7 @@ RULE = Rule(
         numbers=(
             (
                 "norm of the gradient at a layer's preactivations over that at the last layer",
-                f"{ERROR:,.0f}; {WARNING:,.0f}",
+                f"{ERROR:,.0f}, or where a learning rate is too high for it; {WARNING:,.0f}",
                 "measured",
             ),
         ),

@@ -1,11 +1,15 @@
 """Batch normalisation out of training mode whose running statistics are not those of its input."""
 
+from collections.abc import Sequence
+
 from theta0.diagnosis.consequences import SCALE, SILENCE
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
+from theta0.measurements.inspection import BatchNormCall
 
 FRESH, STALE = 10.0, 100.0  # of variances, either way: statistics never taken, and those of other data
+OFFSET = 25.0  # squared distance of the means over the input's own variance: five of its standard deviations
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -13,28 +17,45 @@ def judge(evidence: Evidence) -> Finding | None:
     frozen = [norm for norm in evidence.inspection.norms if not norm.training and norm.ratio == norm.ratio]
     fresh = [norm for norm in frozen if norm.fresh]
     severe = [norm for norm in fresh if _off(norm.ratio) > FRESH]
-    stale = severe or [norm for norm in frozen if not norm.fresh and _off(norm.ratio) > STALE]
+    stale = severe or [norm for norm in frozen if not norm.fresh and _stale(norm)]
     concerned = stale or fresh
     if not concerned:
         return None
-    worst = max(concerned, key=lambda norm: _off(norm.ratio))
-    state = "still 0 and 1, as at the start" if worst.fresh else "of other data"
+    worst = max(concerned, key=_distance)
+    shifted = not severe and worst.offset > OFFSET and _off(worst.ratio) <= STALE
     return Finding(
         code="frozen-batch-norm",
         severity="error" if severe else "warning" if stale else "note",
         layer=concerned[0].layer,
-        value=worst.ratio,
-        threshold=FRESH if worst.fresh else STALE,
-        message=(
-            f"Batch normalisation {concerned[0].layer!r} ({len(concerned)} such layers) is not in training mode and "
-            f"its running statistics are {state}: at {worst.layer!r} its input's variance is {worst.ratio:.1e} times "
-            "what it divides by, so it normalises nothing. Call model.train(), or take the statistics first by forward "
-            "passes in training mode."
-        ),
+        value=worst.offset if shifted else worst.ratio,
+        threshold=FRESH if worst.fresh else OFFSET if shifted else STALE,
+        message=_message(concerned, worst, shifted),
         remedy="model.train()",
         source=f"Ioffe & Szegedy (2015), algorithm 2; threshold {MEASURED}",
         layers=tuple(norm.layer for norm in concerned),
     )
+
+
+def _message(concerned: Sequence[BatchNormCall], worst: BatchNormCall, shifted: bool) -> str:
+    state = "still 0 and 1, as at the start" if worst.fresh else "of other data"
+    off = (
+        f"mean lies {worst.offset**0.5:.1e} of its own standard deviations from what is subtracted"
+        if shifted
+        else f"variance is {worst.ratio:.1e} times what it divides by"
+    )
+    return (
+        f"Batch normalisation {concerned[0].layer!r} ({len(concerned)} such layers) is not in training mode and "
+        f"its running statistics are {state}: at {worst.layer!r} its input's {off}, so it normalises nothing. Call "
+        "model.train(), or take the statistics first by forward passes in training mode."
+    )
+
+
+def _stale(norm: BatchNormCall) -> bool:
+    return _off(norm.ratio) > STALE or norm.size > STALE or norm.offset > OFFSET
+
+
+def _distance(norm: BatchNormCall) -> float:
+    return max(_off(norm.ratio) / STALE, norm.offset / OFFSET)
 
 
 def _off(ratio: float) -> float:
@@ -59,7 +80,17 @@ RULE = Rule(
                 f"{FRESH:g}: error; a note where they fit",
                 "judgement",
             ),
-            ("the same, where the statistics are of other data", f"{STALE:g}: warning", "judgement"),
+            (
+                "the same, or the mean square of what it puts out, where the statistics are of other data",
+                f"{STALE:g}: warning; error where a wrong scale or a silent signal follows",
+                "judgement",
+            ),
+            (
+                "the squared distance of the input's mean from the running mean, over the input's own variance, where "
+                "the statistics are of other data",
+                f"{OFFSET:g}: warning; error where a wrong scale or a silent signal follows",
+                "judgement",
+            ),
         ),
         fix="model.train()",
         command="No command changes the mode: call `.train()` in the target's `model()`.",

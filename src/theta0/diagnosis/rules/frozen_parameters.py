@@ -1,6 +1,9 @@
 """Parameters that are not trained."""
 
-from theta0.diagnosis.evidence import Evidence
+from collections.abc import Sequence
+from dataclasses import replace
+
+from theta0.diagnosis.evidence import BY_HEART, Evidence
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, listed
 
@@ -11,14 +14,16 @@ def judge(evidence: Evidence) -> Finding | None:
     frozen = [name for name, _ in evidence.model.named_parameters() if name not in trained]
     if not frozen or not (trained or evidence.has_loss):
         return None
+    alone = bool(trained) and _no_weight_is_trained(evidence) and not _has_learnt(evidence)
+    left = "Only biases and gains are left, in a network that has not learnt anything yet. " if alone else ""
     return Finding(
         code="frozen-parameters",
-        severity="note" if trained else "error",
+        severity="error" if not trained else "warning" if alone else "note",
         layer=frozen[0],
         value=float(len(frozen)),
         threshold=0.0,
         message=(
-            f"{listed(frozen)} will not be trained (requires_grad is False). "
+            f"{listed(frozen)} will not be trained (requires_grad is False). {left}"
             "If that is not meant, set requires_grad_(True)."
         ),
         remedy="model.requires_grad_(True)",
@@ -27,17 +32,53 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
+def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
+    """A warning where training fails and nothing else is found that explains it: with these it has more to train."""
+    fails = any(other.code == "does-not-train" for other in others)
+    serious = [other for other in others if other.severity != "note" and other.code != "does-not-train"]
+    if finding.severity != "note" or not fails or serious or not _weights(evidence, trained=False):
+        return finding
+    return replace(finding, severity="warning", message=f"{finding.message} What is left does not train by itself.")
+
+
+def _weights(evidence: Evidence, trained: bool) -> list[str]:
+    names = set(evidence.trained)
+    return [name for name, p in evidence.model.named_parameters() if p.dim() > 1 and (name in names) == trained]
+
+
+def _no_weight_is_trained(evidence: Evidence) -> bool:
+    return not _weights(evidence, trained=True) and bool(_weights(evidence, trained=False))
+
+
+def _has_learnt(evidence: Evidence) -> bool:
+    """Whether the first loss lies well below what outputs reach that ignore the input, as after pretraining."""
+    probe, whole = evidence.probe, evidence.network
+    constant = whole.get("loss_constant") if probe is None else probe.constant
+    floor = 0.0 if probe is None else probe.floor
+    first = whole.get("loss")
+    if constant is None or first is None:
+        return False
+    return first < constant - BY_HEART * abs(constant - floor)
+
+
 RULE = Rule(
     code="frozen-parameters",
     judge=judge,
     place=Place.FROZEN,
     fault="what is trained",
+    revise=revise,
     doc=RuleDoc(
         meaning="These parameters keep their values during training.",
         why="`requires_grad_(False)` was called on them, on purpose for fine-tuning, or by a helper that freezes more "
         "than was meant.",
         numbers=(
-            ("parameters with `requires_grad=False`", "0: note; error if nothing is left to train", "`requires_grad`"),
+            (
+                "parameters with `requires_grad=False`",
+                "0: note; error if nothing is left to train; warning if only biases and gains are left and the first "
+                "loss is hardly better than without looking at the input, or if training fails and nothing else is "
+                "found",
+                "`requires_grad`; judgement",
+            ),
         ),
         fix="model.requires_grad_(True)",
         command="No command changes what is trained: call `requires_grad_(True)` in the target's `model()`.",
@@ -46,6 +87,6 @@ RULE = Rule(
             model[0].requires_grad_(False)
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
-        ignore="A note, where you froze them on purpose.",
+        ignore="A note, where you froze them on purpose; a warning, where random weights are kept on purpose.",
     ),
 )

@@ -56,13 +56,13 @@ RULE = Rule(
         ill="""
             model = nn.Linear(8, 1, bias=False)
             nn.init.zeros_(model.weight)
-            batches = [(torch.eye(8)[[i]].repeat(4, 1), torch.ones(4, 1)) for i in range(4)]
+            batches = [(torch.eye(8)[[2 * i, 2 * i + 1]], torch.tensor([[1.0], [2.0]])) for i in range(4)]
             loss = "mse"  # no two batches share a feature
         """,
         healthy="""
             model = nn.Linear(8, 1, bias=False)
             nn.init.zeros_(model.weight)
-            batches = [(torch.eye(8)[[0]].repeat(4, 1), torch.ones(4, 1)) for i in range(4)]
+            batches = [(torch.eye(8)[[0, 1]], torch.tensor([[1.0], [2.0]])) for i in range(4)]
             loss = "mse"
         """,
         ignore="Where you know the batches to be noisy, and the loss falls all the same.",

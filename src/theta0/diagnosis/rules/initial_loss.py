@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from theta0._losses import name_of
 from theta0.diagnosis.evidence import Evidence
@@ -11,6 +12,7 @@ from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, error_codes, graded
 
 ERROR, WARNING = 10.0, 3.0  # of cross-entropies
+LEAP = 5.0  # from one layer to the next
 REGRESSION_ERROR, REGRESSION_WARNING = 1e3, 1e2  # the best constant may be nearly right already
 
 
@@ -20,6 +22,8 @@ def judge(evidence: Evidence) -> Finding | None:
     loss, constant = whole.get("loss", math.nan), whole.get("loss_constant", math.nan)
     regression = name_of(evidence.loss) in ("mse", "l1")
     error, warning = (REGRESSION_ERROR, REGRESSION_WARNING) if regression else (ERROR, WARNING)
+    if regression and warning * constant >= loss > ERROR * constant > 0 and evidence.nothing_trains:
+        warning = ERROR
     if not (math.isfinite(loss) and constant > 0 and loss > warning * constant):
         return None
     # Where one class is rare the constant's loss goes to zero, while a fair start gives every class its chance.
@@ -31,7 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
     return Finding(
         code="initial-loss",
         severity=severity,
-        layer="",
+        layer=_leap(evidence),
         value=ratio,
         threshold=threshold,
         message=(
@@ -42,6 +46,16 @@ def judge(evidence: Evidence) -> Finding | None:
         remedy="theta0 treat TARGET --with unit-variance",
         source=MEASURED,
     )
+
+
+def _leap(evidence: Evidence) -> str:
+    """The layer that puts out most over the one before, the data or 1; "" where none makes the leap."""
+    loud = [link for link in evidence.links if link.rms > 0]
+    data = {found.layer: found.rms for found in evidence.inspection.inputs}
+    leaps = [(b.rms / max(data[b.layer], 1.0), b.layer) for b in loud[:1] if b.layer in data]
+    leaps += [(b.rms / max(a.rms, 1.0), b.layer) for a, b in pairwise(loud)]
+    size, layer = max(leaps, default=(0.0, ""))
+    return layer if size > LEAP else ""
 
 
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
@@ -58,6 +72,7 @@ RULE = Rule(
     brings=frozenset({"degenerate-softmax", "learning-rate-too-high", "exploding-gradients"}),
     remedies=("tied-scale", "head-scale", "branch-scale", "gain-guard", "type-defaults"),
     revise=revise,
+    refutable=True,
     doc=RuleDoc(
         meaning="Before it has seen any data the network is confidently wrong. The first steps are large and only undo "
         "that; what they do to the weights on the way may not be undone.",
@@ -68,7 +83,7 @@ RULE = Rule(
                 "first loss over the loss of the best predictor that ignores its input, or of equal probabilities "
                 "where that is larger",
                 f"cross-entropies {ERROR:g}; {WARNING:g}, squared and absolute errors {REGRESSION_ERROR:,.0f}; "
-                f"{REGRESSION_WARNING:g}",
+                f"{REGRESSION_WARNING:g}, or {ERROR:g} where no short run trains",
                 "judgement: healthy classifiers start below 3; regressors whose targets vary little start at 60 and "
                 "train",
             ),

@@ -17,6 +17,7 @@ LARGE = 30.0  # root mean square of the data
 LARGE_OUTPUT = 10.0  # root mean square of what the first layer makes of them
 SMALL = 0.01  # the largest magnitude
 ALIKE = 1e-3  # standard deviation between samples over root mean square
+FAR = 0.05  # the same, where no short run trains
 SILENT = 0.5  # of the samples
 
 
@@ -48,10 +49,18 @@ def _large(evidence: Evidence) -> Finding | None:
 def _constant(evidence: Evidence) -> Finding | None:
     """The inputs of all samples are the same, or next to it beside what they share."""
     spreads = [_spread(leaf) for leaf in _leaves(evidence)]
-    if not spreads or max(spreads) >= ALIKE or _batches_differ(evidence):
+    if not spreads or max(spreads) >= FAR or (max(spreads) >= ALIKE and not evidence.nothing_trains):
         return None
     met, spread = evidence.inspection.inputs, max(spreads)
     layer = met[0].layer if met else ""
+    if max(spreads) < ALIKE and _batches_differ(evidence):
+        if not all(_alike_but_targets(evidence, number) for number in range(len(evidence.batches))):
+            return None
+        what = (
+            "Within each batch all samples have the same inputs, though their targets differ: nothing can be told "
+            "apart. Look at how the data are read and put together."
+        )
+        return _finding("error", [layer], (0.0, ALIKE), what, remedy="")
     if spread == 0:
         what = "All samples have the same inputs: nothing can be told apart. Look at how the data are read."
         return _finding("error", [layer], (0.0, ALIKE), what, remedy="")
@@ -139,6 +148,15 @@ def _batches_differ(evidence: Evidence) -> bool:
     return max(spreads, default=0.0) >= ALIKE
 
 
+def _alike_but_targets(evidence: Evidence, number: int) -> bool:
+    """Whether a batch repeats one sample, with targets that differ."""
+    targets, size = evidence.batches[number].targets, evidence.batches[number].size
+    if not isinstance(targets, Tensor) or not targets.dim() or len(targets) != size:
+        return False
+    leaves = _leaves(evidence, number)
+    return bool(leaves) and max(map(_spread, leaves)) == 0 and bool((targets != targets[:1]).any())
+
+
 def _spread(leaf: Tensor) -> float:
     """Standard deviation between samples over root mean square; 0 for zeros."""
     x = leaf.double().reshape(len(leaf), -1)
@@ -160,6 +178,7 @@ RULE = Rule(
     brings=SCALE | SILENCE,
     fault="the data",
     revise=revise,
+    refutable=True,
     doc=RuleDoc(
         meaning="The data are far larger than what initial weights are drawn for. The first layer's outputs are as "
         "large, bounded nonlinearities saturate, and the first loss and the curvature are too large. Or they are far "
@@ -180,7 +199,8 @@ RULE = Rule(
             ),
             (
                 "or the standard deviation of the inputs between samples over their root mean square",
-                f"0: error; {ALIKE:g}: warning",
+                f"0, over all samples or within each batch while the targets differ: error; {ALIKE:g}, or {FAR:g} "
+                "where no short run trains: warning",
                 "judgement",
             ),
             (

@@ -42,7 +42,8 @@ def _tried(suspected: Finding | None, run: ExperimentRun, probe: Probe) -> Findi
     lower = [other for other in probe.runs if other.rate < run.rate and other.outcome != "diverges"]
     better = max(lower, key=probe.way, default=None)
     wins = better is not None and probe.way(better) > max(_WAY, _AHEAD * probe.way(run))
-    if better is None or not wins or run.outcome in ("trains", "undecided"):
+    open_ = run.outcome == "undecided" and not (better is not None and _clearly(better, run, probe))
+    if better is None or not wins or run.outcome == "trains" or open_:
         if suspected is None:
             return None
         shown = f"Tried all the same, {fall(run, probe.first)}: the rate is not what is wrong."
@@ -59,6 +60,11 @@ def _tried(suspected: Finding | None, run: ExperimentRun, probe: Probe) -> Findi
         source="a trial of both rates",
         evidence=(run, better),
     )
+
+
+def _clearly(better: ExperimentRun, run: ExperimentRun, probe: Probe) -> bool:
+    """Whether a lower rate trains in no more steps, while the rate has gone next to none of the way."""
+    return better.outcome == "trains" and len(better.losses) <= len(run.losses) and probe.way(run) < _WAY
 
 
 def _slack(evidence: Evidence) -> float:
@@ -141,7 +147,8 @@ RULE = Rule(
             (
                 "in a trial, the way from the first loss to what shows learning that a run goes at the rate and at a "
                 "lower one",
-                f"the rate stuck or diverging, a lower one {_WAY:.0%} of the way and {_AHEAD:g} times as far: error; "
+                f"the rate stuck or diverging, a lower one {_WAY:.0%} of the way and {_AHEAD:g} times as far, or a "
+                f"lower one trains where the rate has not gone {_WAY:.0%} of the way: error; "
                 "where the rate trains nothing below is more than a note",
                 "measured",
             ),

@@ -10,6 +10,7 @@ from theta0.experiments.probe import ExperimentRun, Probe
 
 LOW = 1e-5  # of the largest stable rate
 HARDLY, MUCH, AHEAD = 0.1, 0.2, 4.0  # of the way from the first loss to what shows learning; times as far
+SLOWLY, HALFWAY = 0.25, 0.5  # of the way, where a higher rate goes half of it or trains
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -23,9 +24,11 @@ def _tried(run: ExperimentRun, probe: Probe) -> Finding | None:
     """The loss hardly falls at the rate, and much more at ten or a hundred times it."""
     higher = [other for other in probe.runs if other.rate > run.rate and other.outcome != "diverges"]
     better = max(higher, key=probe.way, default=None)
-    if better is None or run.outcome in ("trains", "diverges") or probe.way(run) > HARDLY:
+    if better is None or run.outcome in ("trains", "diverges"):
         return None
-    if probe.way(better) < max(MUCH, AHEAD * probe.way(run)):
+    way, farther = probe.way(run), probe.way(better)
+    times = max(1.0, len(run.losses) / len(better.losses))  # as many steps
+    if way > (SLOWLY if farther > HALFWAY else HARDLY) or farther < MUCH or times * farther < AHEAD * way:
         return None
     message = f"The learning rate {run.rate:g} is too low: {fall(run, probe.first)}, and {fall(better, probe.first)}."
     return Finding(
@@ -66,7 +69,8 @@ def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> F
     """Beside other findings it stands only where a higher rate was seen to train."""
     # A start that lets nothing through has next to no curvature, and any rate looks too low.
     proven = any(run.outcome == "trains" for run in finding.evidence)
-    return finding if proven else only_beside_notes(finding, others, evidence)
+    causes = [other for other in others if other.code != "does-not-train"]
+    return finding if proven else only_beside_notes(finding, causes, evidence)
 
 
 RULE = Rule(
@@ -82,7 +86,8 @@ RULE = Rule(
             (
                 "in a trial, the way from the first loss to what shows learning that a run goes at the rate, and at "
                 "ten or a hundred times it",
-                f"less than {HARDLY:.0%}, and {MUCH:.0%} and {AHEAD:g} times as far: warning",
+                f"less than {HARDLY:.0%} ({SLOWLY:.0%} where a higher rate goes {HALFWAY:.0%} of it), and {MUCH:.0%} "
+                f"and {AHEAD:g} times as far in as many steps: warning",
                 "measured",
             ),
             (

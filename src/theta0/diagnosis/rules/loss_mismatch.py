@@ -23,10 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
-    """Probabilities given to `nll_loss` are confined by an operation, and what names that says more."""
-    squashed = any(other.code == "squashed-output" for other in others)
-    if squashed and "is given probabilities" in finding.message:
-        return None
+    """The line of a cut, where the loss has none of its own."""
     lines = [other.source_line for other in others if other.code == "gradient-cut"]
     return replace(finding, source_line=finding.source_line or next(iter(lines), ""))
 

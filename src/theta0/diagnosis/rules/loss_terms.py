@@ -1,17 +1,54 @@
 """A summand of the loss whose gradient dwarfs the others', or is exactly zero."""
 
+import math
+
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
+from theta0.measurements.gradient_paths import GradientPaths
 
 RATIO = 1e4  # penalties are often 1e3 smaller by design
+LITTLE = 0.15  # of the best constant outputs' loss: what the best outputs of all gain beyond it
 
 
 def judge(evidence: Evidence) -> list[Finding]:
-    """The largest gradient over the smallest that is not zero, and those that are zero."""
+    """A sum that leaves nothing to learn; else the largest gradient over the smallest, and those that are zero."""
     paths = evidence.paths
     if paths is None or len(paths.terms) < 2:
         return []
+    outweighed = _outweighed(evidence, paths)
+    return [outweighed] if outweighed is not None else _by_gradients(paths)
+
+
+def _outweighed(evidence: Evidence, paths: GradientPaths) -> Finding | None:
+    """With outputs chosen freely the sum is hardly less than with the best that are the same for every sample."""
+    free = evidence.free_outputs
+    if free is None or free.constant is None or free.least is None or not math.isfinite(free.least):
+        return None
+    share = (free.constant - free.least) / free.constant if free.constant > 0 else math.inf
+    alive = [(norm, term) for norm, term in zip(paths.norms, paths.terms, strict=True) if norm]
+    if not share < LITTLE or len(alive) < 2:
+        return None
+    _, large = max(alive, key=lambda a: a[0])
+    return Finding(
+        code="loss-terms",
+        severity="warning",
+        layer="",
+        value=share,
+        threshold=LITTLE,
+        message=(
+            f"The best outputs that are the same for every sample reach {free.constant:.3g}, and any outputs at all "
+            f"{free.least:.3g}: the sum of the loss's {len(paths.terms)} summands leaves next to nothing to learn from "
+            f"the targets. The largest gradient is that of `{large.operation.name}` "
+            f"({large.operation.line or 'no line known'}); lower its weight."
+        ),
+        remedy="",
+        source="the least loss with free outputs, by L-BFGS; threshold: judgement",
+        source_line=large.operation.line,
+    )
+
+
+def _by_gradients(paths: GradientPaths) -> list[Finding]:
     cut = {c.term for c in paths.cuts}
     known = [
         (n, t) for i, (n, t) in enumerate(zip(paths.norms, paths.terms, strict=True)) if n is not None and i not in cut
@@ -72,6 +109,11 @@ RULE = Rule(
         why="One is a sum over entries where the other is a mean, their units differ, or a weight is wrong by powers "
         "of ten. A gradient of exactly zero comes from a weight of zero, or from a penalty that is not violated yet.",
         numbers=(
+            (
+                "what the best outputs of all gain over the best constant ones, as a share of the loss of these",
+                f"{LITTLE:g}: warning",
+                "L-BFGS on the outputs; judgement",
+            ),
             (
                 "norm of the gradient of the largest summand over that of the smallest; or a summand whose gradient is "
                 "exactly zero",

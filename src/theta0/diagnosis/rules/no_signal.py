@@ -1,4 +1,6 @@
-"""Labels that carry no information: all the same, or learned no faster than permuted ones."""
+"""Labels that carry no information: all the same, independent of the inputs, or learned only by heart."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -7,16 +9,51 @@ from theta0.diagnosis.evidence import BY_HEART, Evidence
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, PERMUTATIONS
+from theta0.measurements.dependence import CLEAR, MOST
 
 ADVANTAGE = 0.1  # of what the real labels gain over permuted ones
+LEAST_ALIKE = 8  # samples
+CHANCE = 2.5  # standard deviations above permuted targets: no dependence is seen
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Whether the labels differ, and by how much real ones are learned better than the best of the permuted ones."""
-    return _all_the_same(evidence) or _by_heart(evidence)
+    return _all_the_same(evidence) or _independent(evidence) or _by_heart(evidence)
+
+
+def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
+    """What short runs do not learn says nothing of the labels where data out of scale or an error explain it."""
+    explained = any(o.code == "input-scale" or (o.severity == "error" and o.code != "does-not-train") for o in others)
+    return None if finding.severity == "warning" and explained else finding
+
+
+def _independent(evidence: Evidence) -> Finding | None:
+    """Targets that short runs hardly learn and that do not depend on the inputs in the samples at hand."""
+    if not evidence.hardly_learnt or not _are_compared(evidence):
+        return None
+    found = evidence.dependence
+    if found is None or not found < CHANCE:
+        return None
+    samples = min(sum(batch.size for batch in evidence.batches), MOST)
+    return Finding(
+        code="no-signal",
+        severity="warning",
+        layer="",
+        value=found,
+        threshold=CHANCE,
+        message=(
+            f"In {samples} samples the targets do not depend on the inputs: their distance covariance lies {found:.2g} "
+            "standard deviations above that of permuted targets, and short runs learn next to nothing. See whether "
+            "inputs and labels still belong together: a shuffle, a sort or a join that moved one of them."
+        ),
+        remedy="# compare a few inputs with their labels by eye",
+        source=f"Székely, Rizzo & Bakirov (2007); {MEASURED}",
+    )
 
 
 def _by_heart(evidence: Evidence) -> Finding | None:
+    if evidence.hardly_learnt and evidence.dependence is not None and evidence.dependence >= CLEAR:
+        return None
     found = evidence.shuffled_labels
     if found is None or len(found.permuted) < PERMUTATIONS or not found.advantage < ADVANTAGE:
         return None
@@ -39,12 +76,13 @@ def _by_heart(evidence: Evidence) -> Finding | None:
 
 def _all_the_same(evidence: Evidence) -> Finding | None:
     targets = [batch.targets for batch in evidence.batches]
-    known = [t.detach().flatten() for t in targets if isinstance(t, Tensor)]
-    if len(known) < len(targets) or not evidence.inspection.labelled:
+    known = [t.detach() for t in targets if isinstance(t, Tensor) and t.dim()]
+    if len(known) < len(targets):
         return None
-    labels = torch.cat(known)
-    labels = labels[labels != -100]
-    if labels.numel() < 2 or not bool((labels == labels[0]).all()):
+    said = _one_label(known) if evidence.inspection.labelled else ""
+    if not said and _are_compared(evidence):
+        said = _one_target(known, [batch.size for batch in evidence.batches])
+    if not said:
         return None
     return Finding(
         code="no-signal",
@@ -53,12 +91,35 @@ def _all_the_same(evidence: Evidence) -> Finding | None:
         value=0.0,
         threshold=0.0,
         message=(
-            f"All {labels.numel():,} labels are {float(labels[0]):g}: their entropy is zero, and a constant output is "
-            "perfect. Look at how labels are read, and shuffle data that are sorted by class."
+            f"{said}: their entropy is zero, and a constant output is perfect. Look at how labels are read, and "
+            "shuffle data that are sorted by class."
         ),
         remedy="",
         source="the entropy of the labels",
     )
+
+
+def _one_label(targets: list[Tensor]) -> str:
+    labels = torch.cat([t.flatten() for t in targets])
+    labels = labels[labels != -100]
+    same = labels.numel() > 1 and bool((labels == labels[0]).all())
+    return f"All {labels.numel():,} labels are {float(labels[0]):g}" if same else ""
+
+
+def _one_target(targets: list[Tensor], sizes: list[int]) -> str:
+    """Samples whose targets, of several numbers or none that is a class, are all the same."""
+    rows = [len(t) for t in targets]
+    if rows != sizes or sum(rows) < LEAST_ALIKE or len({t.shape[1:] for t in targets}) > 1:
+        return ""
+    first = targets[0][:1]
+    if not bool((first != 0).any()) or not all(bool((t == first).all()) for t in targets):
+        return ""  # a residual is compared with zero on purpose
+    return f"The targets of all {sum(rows):,} samples are the same"
+
+
+def _are_compared(evidence: Evidence) -> bool:
+    """Whether the loss holds the targets against the outputs."""
+    return evidence.inspection.labelled or bool(evidence.inspection.comparisons)
 
 
 RULE = Rule(
@@ -67,16 +128,30 @@ RULE = Rule(
     place=Place.DATA,
     brings=frozenset({"initial-loss", "constant-output", "learning-rate-too-low"}),
     fault="the data",
+    revise=revise,
     doc=RuleDoc(
         meaning="The labels say nothing of the inputs: whatever the network learns, it is not what you want.",
         why="Data sorted by class and not shuffled, a label column that was read wrongly, or a threshold that puts all "
         "samples on one side. Learned by heart: inputs and labels were shuffled, sorted or filtered apart.",
         numbers=(
-            ("entropy of the labels over all batches", "0: error", "definition"),
+            (
+                f"entropy of the labels over all batches, or of the targets of {LEAST_ALIKE} samples or more that the "
+                "loss holds against the outputs, unless all are zero",
+                "0: error",
+                "definition",
+            ),
+            (
+                "distance covariance of inputs, and of the outputs before training, with the targets, above that of "
+                f"permuted targets, where no short run gains {BY_HEART:.0%} of what there is to learn and there are "
+                f"{LEAST_SAMPLES} samples",
+                f"{CHANCE:g} standard deviations: warning",
+                "Székely, Rizzo & Bakirov (2007); measured",
+            ),
             (
                 "how much more loss the real labels lose than permuted ones in the same short run, as a share, where "
                 f"that gained less than {BY_HEART:.0%} of what there is to learn and there are {LEAST_SAMPLES} samples",
-                f"{ADVANTAGE:g} on each of {PERMUTATIONS} permutations: warning",
+                f"{ADVANTAGE:g} on each of {PERMUTATIONS} permutations: warning, unless the dependence is {CLEAR:g} or "
+                "more",
                 "judgement",
             ),
         ),
@@ -85,8 +160,12 @@ RULE = Rule(
         ill="""
             model, batches = nn.Linear(8, 3), [(inputs, torch.zeros(64, dtype=torch.long))]
         """,
-        healthy="model = nn.Linear(8, 3)",
+        healthy="""
+            model, batches = nn.Linear(8, 3), [(inputs, inputs[:, :3].argmax(1))]
+        """,
         ignore="Where the batches that you diagnose on are of one class on purpose; or are few, and their signal weak: "
         "a larger `max_batches` shows it.",
+        measured="On 19 small healthy problems of many kinds the larger of the two separations was 4.4 to 170, on "
+        "permuted, rolled and reversed targets of the same -0.5 to 1.9, with 64 to 256 samples.",
     ),
 )

@@ -39,14 +39,16 @@ RULE = Rule(
     brings=frozenset({"vanishing-gradients", "constant-output"}),
     remedies=("branch-scale", "head-scale", "unit-variance", "lcw"),
     revise=with_branch_scale,
+    refutable=True,
     doc=RuleDoc(
-        meaning="A sigmoid or tanh is at its bounds for most inputs. Its slope there is next to zero, and so is the "
-        "gradient that it passes on.",
+        meaning="A sigmoid, tanh or clamp is at its bounds for most inputs. Its slope there is next to zero, and so is "
+        "the gradient that it passes on.",
         why="What the nonlinearity is given is too large: large weights, large biases, data that were not "
         "standardised, or a residual stream that has grown.",
         numbers=(
             (
-                "share of inputs of a bounded nonlinearity at which its slope is below 5 % of its maximum",
+                "share of inputs of a bounded nonlinearity at which its slope is below 5 % of its maximum; of a clamp "
+                "from 0 on, of its inputs above 0",
                 f"{ERROR:g}; {WARNING:g}",
                 "Glorot & Bengio (2010), section 3; measured",
             ),

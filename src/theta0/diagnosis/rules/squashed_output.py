@@ -1,6 +1,7 @@
 """A last operation that confines the outputs to where the loss cannot become small."""
 
 import math
+from collections.abc import Sequence
 
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
@@ -26,7 +27,7 @@ def judge(evidence: Evidence) -> Finding | None:
     return Finding(
         code="squashed-output",
         severity="error" if severe else "warning",
-        layer="",
+        layer=worst.interval.layer,
         value=worst.gap if math.isfinite(worst.gap) else worst.interval.high,
         threshold=GAP,
         message=_message(worst),
@@ -44,13 +45,23 @@ def _by_free_outputs(evidence: Evidence) -> Finding | None:
     return Finding(
         code="squashed-output",
         severity="warning" if found.interval.cosine or found.interval.length else "error",
-        layer="",
+        layer=found.interval.layer,
         value=found.gap,
         threshold=GAP,
         message=_message(reached),
         remedy=_remedy(reached),
         source="the least loss with free outputs and within the interval, by L-BFGS; threshold: judgement",
     )
+
+
+def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
+    """Withdrawn where the only confined term is an `nll_loss` of probabilities and loss-mismatch names it."""
+    return None if _only_probabilities(evidence) and any(o.code == "loss-mismatch" for o in others) else finding
+
+
+def _only_probabilities(evidence: Evidence) -> bool:
+    ill = [r for r in evidence.inspection.reaches if r.gap > GAP or _rectified_logits(r) or _probabilities(r)]
+    return bool(ill) and all(_probabilities(found) for found in ill)
 
 
 def _rectified_logits(found: AttainableLoss) -> bool:
@@ -98,6 +109,7 @@ RULE = Rule(
     judge=judge,
     place=Place.OUTPUT,
     fault="the output and the loss",
+    revise=revise,
     doc=RuleDoc(
         meaning="The loss cannot become small, however long you train, because the last operation keeps the outputs "
         "away from where its minimum is.",

@@ -49,6 +49,7 @@ RULE = Rule(
         {"initial-loss", "learning-rate-too-high", "learning-rate-too-low", "exploding-gradients", "gradient-conflict"}
     ),
     fault="the data",
+    refutable=True,
     doc=RuleDoc(
         meaning="The targets of a regression lie hundreds of times as far from zero as the outputs. With an adaptive "
         "optimizer each step moves the outputs by about the rate times the width, so that they crawl; with gradient "

@@ -23,6 +23,8 @@ def judge(evidence: Evidence) -> Finding | None:
     if len(run) < 1 or len(hidden) < 2 or run[0] is hidden[0]:
         return None
     first, start, end = run[0], hidden[0], run[-1]
+    if first.spread == 0 and evidence.waking:  # a gain that starts at zero on purpose
+        return None
     steps = max(1, hidden.index(end) - hidden.index(start))
     before = hidden[hidden.index(first) - 1]
     between = not silent and _between(evidence, before, first)
@@ -77,6 +79,7 @@ RULE = Rule(
     place=Place.FORWARD,
     brings=SILENCE - {"vanishing-activations"},
     remedies=("unit-variance", "lcw"),
+    refutable=True,
     doc=RuleDoc(
         meaning="The layers' outputs hardly depend on the sample any more: the last layer has nothing to tell samples "
         "apart by, and the gradient that reaches the first layers is as small.",

@@ -73,6 +73,7 @@ RULE = Rule(
     judge=judge,
     place=Place.BACKWARD,
     remedies=("long-memory", "recurrent", "lcw", "unit-variance"),
+    refutable=True,
     doc=RuleDoc(
         meaning="The first layers, or the first time steps, receive next to no gradient: they stay as they were drawn "
         "while the rest of the network learns on top of them.",
