@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cases import unprobed as diagnose
+from theta0 import diagnose as watched
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(256, 8, generator=G)
@@ -100,3 +101,45 @@ def test_a_models_own_cross_entropy_is_held_against_a_guess():
     data = [{"tokens": tokens, "labels": tokens}]
     assert "initial-loss" not in severe(diagnose(Own(1.0), data))
     assert "initial-loss" in severe(diagnose(Own(100.0), data))
+
+
+class Routed(nn.Module):
+    """A mixture of experts whose second one no sample is sent to, though it is computed."""
+
+    def __init__(self, gate):
+        super().__init__()
+        torch.manual_seed(0)
+        self.gate, self.body, self.head = gate, nn.Linear(8, 16), nn.Linear(16, 3)
+        self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+
+    def forward(self, x):
+        h = F.tanh(self.body(x))
+        return self.head(sum(g * expert(h).tanh() for g, expert in zip(self.gate, self.experts, strict=True)))
+
+
+class Shorter(nn.Module):
+    """Embeddings of many positions, of which these samples have few."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.far, self.near, self.head = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        present = (x[:, 4:] > 100).any(1, keepdim=True)
+        return self.head(F.tanh(self.near(x[:, :4]) + torch.where(present, self.far(x[:, 4:]), torch.zeros(()))))
+
+
+def test_a_part_that_no_sample_of_these_batches_reaches_is_a_note():
+    data = [(X, (X[:, 0] > 0).long() + (X[:, 1] > 0))]
+    for model in (Routed((1.0, torch.tensor(0.0))), Shorter()):
+        found = watched(model, data, "cross_entropy", optimizer="adam", learning_rate=1e-2)
+        assert severe(found) == set()
+        assert {f.code for f in found.findings} >= {"zero-gradient"}
+
+
+def test_a_part_that_no_sample_reaches_is_a_fault_where_nothing_trains():
+    data = [(X, (X[:, 0] > 0).long())]
+    model = Routed((torch.tensor(0.0), torch.tensor(0.0)))
+    found = watched(model, data, "cross_entropy", optimizer="adam", learning_rate=1e-2)
+    assert "zero-gradient" in severe(found)
