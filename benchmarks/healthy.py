@@ -221,10 +221,8 @@ def main():
         rows[title] = row
         severe = [f"{f['code']} ({f['severity']}, {f['layer']}, {f['value']:.3g})" for f in row.get("findings", ()) if f["severity"] != "note"]  # fmt: skip  # noqa: E501
         told = "ERROR " + row["error"].strip()[-200:] if "error" in row else ", ".join(severe) or "clean"
-        print(
-            f"{title[:50]:50} {row.get('gradients', 0):5.1f} {row.get('per batch', 0):5.2f} {row.get('trains')!s:5}  {told}",
-            flush=True,
-        )
+        cost = f"{row.get('gradients', 0):5.1f} {row.get('per batch', 0):5.2f}"
+        print(f"{title[:50]:50} {cost} {row.get('trains')!s:5}  {told}", flush=True)
     clean = [t for t, r in rows.items() if "error" not in r and all(f["severity"] == "note" for f in r["findings"])]
     print(f"clean {len(clean)} of {len(rows)}")
     if arguments.out:

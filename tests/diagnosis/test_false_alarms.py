@@ -143,3 +143,25 @@ def test_a_part_that_no_sample_reaches_is_a_fault_where_nothing_trains():
     model = Routed((torch.tensor(0.0), torch.tensor(0.0)))
     found = watched(model, data, "cross_entropy", optimizer="adam", learning_rate=1e-2)
     assert "zero-gradient" in severe(found)
+
+
+class ScaledBranches(nn.Module):
+    """Residual branches behind a factor that starts at 1e-6, and a normalization with which the network ends."""
+
+    def __init__(self, scale):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(8, 16), nn.LayerNorm(16)
+        self.branches = nn.ModuleList(nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16)) for _ in range(3))  # fmt: skip  # noqa: E501
+        self.scales = nn.ParameterList(nn.Parameter(torch.full((16,), scale)) for _ in range(3))
+
+    def forward(self, x):
+        x = self.first(x)
+        for branch, scale in zip(self.branches, self.scales, strict=True):
+            x = x + scale * branch(x)
+        return self.last(x)
+
+
+def test_branches_that_start_at_nearly_zero_are_no_measure_of_the_gradient():
+    data = [(X, torch.arange(256) % 16)]
+    assert "exploding-gradients" not in severe(diagnose(ScaledBranches(1e-6), data, "cross_entropy"))

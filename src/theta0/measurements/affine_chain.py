@@ -38,7 +38,7 @@ def affine_handler() -> Handler:
         spec, owners = step.spec, step.interpreter.owners
         weight = step.argument(spec.weight) if spec is not None and spec.kind and spec.role != "loss" else None
         owner = owners.find(weight) if isinstance(weight, Tensor) and owners is not None else None
-        if owner is not None:
+        if owner is not None and isinstance(weight, Tensor):
             behind = _joined(notes)
             layers, maps = (*behind.layers, owner.layer), (*behind.maps, _map(step, weight, result))
             return AffineChain(layers[-64:], maps[-64:], False, behind.nonlinear or behind.bent)

@@ -65,8 +65,8 @@ RULE = Rule(
         numbers=(
             (
                 "weights in a row on the way to the output, where no nonlinearity lies between any two",
-                f"{LEAST}: warning; a note where the width between them is below both outer ones, which limits the rank, "
-                "or one of them is grouped",
+                f"{LEAST}: warning; a note where the width between them is below both outer ones, which limits the "
+                "rank, or one of them is grouped",
                 "a product of matrices is a matrix",
             ),
         ),
