@@ -25,7 +25,7 @@ from theta0.treatment.remedies import named_by
 
 SEEDS = 2  # on which a change must help to be proven
 STEPS, BRIEF, LONGEST = 20, 10, 100  # of a run that compares, of the first look at a change, of the proof
-_SUSPECTS = 3  # modules that findings name, tried before the bisection
+_SUSPECTS = 3  # modules that findings name, tried alone
 _PROBED = 60  # gradients for the choice of a rate, where none is given
 
 
@@ -46,9 +46,9 @@ def explain(
     """Find the one change that makes a network train, and prove it on two seeds; the model is left bit-identical.
 
     A run as given is compared with runs in which one thing is different: the learning rate times 10, 0.1 and 0.01, a
-    warm-up, clipping, training mode, standardized inputs or targets, each remedy that the findings name; and every
-    module drawn anew as its type is, all of them and then ever smaller halves, which leads to the one whose values are
-    at fault. The best is proven by longer runs on two seeds, of draws and of noise.
+    warm-up, clipping, training mode, standardized inputs or targets, each remedy that the findings name; and modules
+    drawn anew as their types are: alone, those with the least usual values first, and if none helps all of them and
+    then ever smaller halves. The best is proven by longer runs on two seeds, of draws and of noise.
 
     Args:
         model: the network, in the mode in which it is trained.
