@@ -165,3 +165,32 @@ class ScaledBranches(nn.Module):
 def test_branches_that_start_at_nearly_zero_are_no_measure_of_the_gradient():
     data = [(X, torch.arange(256) % 16)]
     assert "exploding-gradients" not in severe(diagnose(ScaledBranches(1e-6), data, "cross_entropy"))
+
+
+class TokenAttention(nn.Module):
+    """A learnt token that reads the samples through a branch behind a factor, as class attention does."""
+
+    def __init__(self, scale):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.token = nn.Linear(2, 16), nn.Parameter(torch.randn(1, 1, 16) * 0.5)
+        self.read, self.scale = nn.Linear(16, 16), nn.Parameter(torch.full((16,), scale))
+        self.widen, self.narrow = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.head = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 4))
+
+    def forward(self, x):
+        places = self.embed(x.unflatten(1, (4, 2)))
+        token = self.token.expand(len(x), 1, 16)
+        token = token + self.scale * self.read((token @ places.transpose(1, 2)).softmax(-1) @ places)
+        return self.head(token + self.narrow(F.gelu(self.widen(token))))[:, 0]
+
+
+def test_a_factor_of_nearly_zero_silences_the_network_only_until_the_first_step():
+    data = [(X, (X[:, 0] > 0).long() + 2 * (X[:, 1] > 0).long())]
+    silent = {"activation-shift", "constant-output", "vanishing-gradients"}
+    opening = diagnose(TokenAttention(1e-5), data, "cross_entropy")
+    assert severe(opening).isdisjoint(silent)
+    assert {f.code for f in opening.findings} & silent
+    shut = TokenAttention(1e-5)
+    shut.scale.requires_grad_(False)
+    assert severe(diagnose(shut, data, "cross_entropy")) & silent
