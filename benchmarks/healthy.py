@@ -117,6 +117,11 @@ def of_family(name, data):
     except TypeError:  # its size is free
         model = create(name, pretrained=False)
     images, labels = photographs(data, 32) if data else drawings(32)
+    try:
+        with torch.no_grad():
+            model.eval()(images[:1])
+    except (RuntimeError, AssertionError):  # it takes the size of its configuration only
+        images = torch.nn.functional.interpolate(images, model.default_cfg["input_size"][1:], mode="bilinear")
     return model, list(zip(images.split(16), labels.split(16), strict=True)), "cross_entropy"
 
 
