@@ -121,6 +121,7 @@ def of_family(name, data):
         with torch.no_grad():
             model.eval()(images[:1])
     except (RuntimeError, AssertionError):  # it takes the size of its configuration only
+        model = create(name, pretrained=False)
         images = torch.nn.functional.interpolate(images, model.default_cfg["input_size"][1:], mode="bilinear")
     return model, list(zip(images.split(16), labels.split(16), strict=True)), "cross_entropy"
 
