@@ -5,7 +5,7 @@ the head) from `injection/`, at random places and sizes, into the small healthy 
 ill: trained for the problem's steps it makes less than half of the healthy network's progress on held-out data. The
 networks are dealt to two halves by a fixed seed; the test half is to be looked at once, after the last change.
 
-    python benchmarks/explain.py [--half dev|test] [--count 30] [--out FILE.json]     # resumable
+    python benchmarks/explain.py [--half dev|test] [--count 60] [--out FILE.json] [--table FILE.md]     # resumable
 """
 
 import argparse
@@ -22,6 +22,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from injection import plan, truth
+from injection.table import _share as share
 
 from theta0 import explain
 
@@ -67,37 +68,61 @@ def row(name: str) -> dict:
     }  # fmt: skip
 
 
+def markdown(rows: dict[str, dict]) -> str:
+    """A table of the kinds of fault: the right module named, another one, something else proven, nothing."""
+    lines = ["| fault | right module | another module | another change | not proven | gradients |", "| --- |" + " --- |" * 5]  # fmt: skip  # noqa: E501
+    for kind in [*sorted({name.split("/")[2] for name in rows}), ""]:
+        found = [row for name, row in rows.items() if kind in ("", name.split("/")[2])]
+        right = sum(row["right"] for row in found)
+        other = sum(bool(row["named"]) and not row["right"] for row in found)
+        change = sum(not row["named"] and row["verdict"].startswith("Proven") for row in found)
+        cells = [share(right, len(found)), other, change, len(found) - right - other - change]
+        cost = sum(row["gradients"] for row in found) / max(1, len(found))
+        lines.append(f"| {kind or '**all**'} | {' | '.join(map(str, cells))} | {cost:.0f} |")
+    return "\n".join(lines) + "\n"
+
+
+def judged(half: str, count: int, store: Path) -> dict[str, dict]:
+    """The first so many ill injections of a half with what `explain` says; truth and verdicts are kept apart."""
+    rows: dict[str, dict] = {}
+    healthy: dict[str, dict] = {}
+    ill, known = truth.read(store / f"truth_{half}.jsonl"), truth.read(store / f"{half}.jsonl")
+    with (store / f"truth_{half}.jsonl").open("a") as truths, (store / f"{half}.jsonl").open("a") as verdicts:
+        for name in candidates(half):
+            if len(rows) == count:
+                break
+            if name not in ill:
+                ill[name] = {"ill": is_ill(name, healthy)}
+                print(json.dumps({"name": name, **ill[name]}), file=truths, flush=True)
+            if not ill[name]["ill"]:
+                continue
+            if name not in known:
+                known[name] = row(name)
+                print(json.dumps(known[name]), file=verdicts, flush=True)
+            rows[name] = r = known[name]
+            print(f"{name:44} {r['guilty']:20} {r['named']:20} {r['gradients']:5.0f} {r['verdict'][:70]}", flush=True)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=("dev", "test"), default="dev")
     parser.add_argument("--count", type=int, default=30)
+    parser.add_argument("--again", action="store_true", help="forget the stored verdicts, not which faults are ill")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     warnings.simplefilter("ignore")
     STORE.mkdir(parents=True, exist_ok=True)
-    path = STORE / f"{arguments.half}.jsonl"
-    known = truth.read(path)
-    rows: dict[str, dict] = {}
-    healthy: dict[str, dict] = {}
-    with path.open("a") as file:
-        for name in candidates(arguments.half):
-            if len(rows) == arguments.count:
-                break
-            if name not in known:
-                known[name] = row(name) if is_ill(name, healthy) else {"harmless": True}
-                file.write(json.dumps({"name": name, **known[name]}) + "\n")
-                file.flush()
-            if "harmless" not in known[name]:
-                rows[name] = known[name]
-                r = rows[name]
-                print(
-                    f"{name:44} {r['guilty']:20} {r['named']:20} {r['gradients']:5.0f} {r['verdict'][:70]}", flush=True
-                )
+    if arguments.again:
+        (STORE / f"{arguments.half}.jsonl").unlink(missing_ok=True)
+    rows = judged(arguments.half, arguments.count, STORE)
     right = sum(r["right"] for r in rows.values())
-    cost = sum(r["gradients"] for r in rows.values()) / max(1, len(rows))
-    print(f"module right {right} of {len(rows)}; mean cost {cost:.0f} gradients")
+    print(markdown(rows))
+    if arguments.table:
+        arguments.table.write_text(markdown(rows))
     if arguments.out:
         arguments.out.write_text(json.dumps({"half": arguments.half, "right": right, "rows": rows}, indent=1) + "\n")
 

@@ -215,6 +215,47 @@ def test_weights_in_a_row(model, inputs, linear):
     assert ("linear-network" in {f.code for f in found(model, inputs, Y)}) is linear
 
 
+class Adapted(nn.Module):
+    """A linear map with a low-rank update, whose second factor is not zero any more."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.base, self.down, self.up = nn.Linear(8, 8), nn.Linear(8, 2, bias=False), nn.Linear(2, 8, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+class Factors(nn.Module):
+    """A product of two matrices that are no layers."""
+
+    def __init__(self, rank):
+        super().__init__()
+        torch.manual_seed(0)
+        self.left, self.right = nn.Parameter(torch.randn(8, rank) / 3), nn.Parameter(torch.randn(rank, 8) / 3)
+
+    def forward(self, x):
+        return x @ self.left @ self.right
+
+
+@pytest.mark.parametrize(
+    ("model", "severity"),
+    [
+        (nn.Sequential(nn.Linear(8, 3), nn.Linear(3, 8)), "note"),
+        (nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), "warning"),
+        (nn.Sequential(nn.Linear(8, 3), nn.Linear(3, 6), nn.Linear(6, 8)), "warning"),  # the third could be left out
+        (Adapted(), "note"),
+        (Factors(2), "note"),
+        (Factors(8), "warning"),
+        (nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2), nn.Linear(2, 8)), None),
+    ],
+)
+def test_a_product_of_two_weights_of_low_rank_is_meant(model, severity):
+    codes = {f.code: f.severity for f in diagnose(model, [(X, X)], "mse").findings}
+    assert codes.get("linear-network") == severity
+
+
 def test_modes():
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 3))
     assert found(model, X, Y) == []

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cases import unprobed as diagnose
+from theta0 import diagnose as watched
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(256, 8, generator=G)
@@ -100,3 +101,96 @@ def test_a_models_own_cross_entropy_is_held_against_a_guess():
     data = [{"tokens": tokens, "labels": tokens}]
     assert "initial-loss" not in severe(diagnose(Own(1.0), data))
     assert "initial-loss" in severe(diagnose(Own(100.0), data))
+
+
+class Routed(nn.Module):
+    """A mixture of experts whose second one no sample is sent to, though it is computed."""
+
+    def __init__(self, gate):
+        super().__init__()
+        torch.manual_seed(0)
+        self.gate, self.body, self.head = gate, nn.Linear(8, 16), nn.Linear(16, 3)
+        self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+
+    def forward(self, x):
+        h = F.tanh(self.body(x))
+        return self.head(sum(g * expert(h).tanh() for g, expert in zip(self.gate, self.experts, strict=True)))
+
+
+class Shorter(nn.Module):
+    """Embeddings of many positions, of which these samples have few."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.far, self.near, self.head = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        present = (x[:, 4:] > 100).any(1, keepdim=True)
+        return self.head(F.tanh(self.near(x[:, :4]) + torch.where(present, self.far(x[:, 4:]), torch.zeros(()))))
+
+
+def test_a_part_that_no_sample_of_these_batches_reaches_is_a_note():
+    data = [(X, (X[:, 0] > 0).long() + (X[:, 1] > 0))]
+    for model in (Routed((1.0, torch.tensor(0.0))), Shorter()):
+        found = watched(model, data, "cross_entropy", optimizer="adam", learning_rate=1e-2)
+        assert severe(found) == set()
+        assert {f.code for f in found.findings} >= {"zero-gradient"}
+
+
+def test_a_part_that_no_sample_reaches_is_a_fault_where_nothing_trains():
+    data = [(X, (X[:, 0] > 0).long())]
+    model = Routed((torch.tensor(0.0), torch.tensor(0.0)))
+    found = watched(model, data, "cross_entropy", optimizer="adam", learning_rate=1e-2)
+    assert "zero-gradient" in severe(found)
+
+
+class ScaledBranches(nn.Module):
+    """Residual branches behind a factor that starts at 1e-6, and a normalization with which the network ends."""
+
+    def __init__(self, scale):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(8, 16), nn.LayerNorm(16)
+        self.branches = nn.ModuleList(nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16)) for _ in range(3))  # fmt: skip  # noqa: E501
+        self.scales = nn.ParameterList(nn.Parameter(torch.full((16,), scale)) for _ in range(3))
+
+    def forward(self, x):
+        x = self.first(x)
+        for branch, scale in zip(self.branches, self.scales, strict=True):
+            x = x + scale * branch(x)
+        return self.last(x)
+
+
+def test_branches_that_start_at_nearly_zero_are_no_measure_of_the_gradient():
+    data = [(X, torch.arange(256) % 16)]
+    assert "exploding-gradients" not in severe(diagnose(ScaledBranches(1e-6), data, "cross_entropy"))
+
+
+class TokenAttention(nn.Module):
+    """A learnt token that reads the samples through a branch behind a factor, as class attention does."""
+
+    def __init__(self, scale):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.token = nn.Linear(2, 16), nn.Parameter(torch.randn(1, 1, 16) * 0.5)
+        self.read, self.scale = nn.Linear(16, 16), nn.Parameter(torch.full((16,), scale))
+        self.widen, self.narrow = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.head = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 4))
+
+    def forward(self, x):
+        places = self.embed(x.unflatten(1, (4, 2)))
+        token = self.token.expand(len(x), 1, 16)
+        token = token + self.scale * self.read((token @ places.transpose(1, 2)).softmax(-1) @ places)
+        return self.head(token + self.narrow(F.gelu(self.widen(token))))[:, 0]
+
+
+def test_a_factor_of_nearly_zero_silences_the_network_only_until_the_first_step():
+    data = [(X, (X[:, 0] > 0).long() + 2 * (X[:, 1] > 0).long())]
+    silent = {"activation-shift", "constant-output", "vanishing-gradients"}
+    opening = diagnose(TokenAttention(1e-5), data, "cross_entropy")
+    assert severe(opening).isdisjoint(silent)
+    assert {f.code for f in opening.findings} & silent
+    shut = TokenAttention(1e-5)
+    shut.scale.requires_grad_(False)
+    assert severe(diagnose(shut, data, "cross_entropy")) & silent

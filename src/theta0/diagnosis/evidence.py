@@ -22,6 +22,8 @@ from theta0.experiments.longer_run import longer_run
 from theta0.experiments.optimizers import OptimizerKind, optimizer_kind
 from theta0.experiments.probe import ExperimentRun, Probe, probe
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, ShuffledLabels, permutable, shuffled_labels
+from theta0.measurements.causality import SAMPLES as AHEAD
+from theta0.measurements.causality import LookAhead, candidate, look_ahead
 from theta0.measurements.dependence import CLEAR, dependence
 from theta0.measurements.gradient_paths import GradientPaths, gradient_paths
 from theta0.measurements.inspection import Inspection
@@ -304,6 +306,15 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         """Whether samples influence each other; None where that cannot be asked."""
         self.spend(count_gradients(forward=2 * min(1.0, SAMPLES / self.batches[0].size)))
         return mixing(self.model, self.batches[0])
+
+    @cached_property
+    def look_ahead(self) -> LookAhead | None:
+        """Whether outputs see the inputs that they are compared with; None where targets are not the next inputs."""
+        batch = self.batches[0]
+        if not self.has_loss or not self.finite or not candidate(batch):
+            return None
+        self.spend(count_gradients(forward=2 * min(1.0, AHEAD / batch.size)))
+        return look_ahead(self.model, batch, self.loss)
 
     @cached_property
     def allowed_rate(self) -> LearningRate | None:

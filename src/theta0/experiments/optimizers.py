@@ -1,10 +1,11 @@
 """The user's optimizer, by name, class, factory or as an instance that is mirrored, at any learning rate."""
 
 import copy
+import gc
 import inspect
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ class OptimizerKind:
         adaptive: whether a step's length hardly depends on the gradient's.
         rate: its own learning rate, where an instance or a factory brings one.
         closure: whether its step evaluates the loss itself, several times, which the runs do not do.
+        lacking: trained parameters of the model that no group of an instance holds, nor another optimizer.
     """
 
     name: str
@@ -42,6 +44,7 @@ class OptimizerKind:
     adaptive: bool
     rate: float | None = None
     closure: bool = False
+    lacking: tuple[str, ...] = ()
 
     @property
     def nearest(self) -> str:
@@ -69,7 +72,8 @@ def optimizer_kind(optimizer: Optimizer | None, model: nn.Module, **settings: An
     if optimizer is None or isinstance(optimizer, str):
         return _named(optimizer or "sgd", model, settings)
     if isinstance(optimizer, torch.optim.Optimizer):
-        return _described(optimizer, lambda p, rate: _mirrored(optimizer, p, rate), _rate_of(optimizer))
+        described = _described(optimizer, lambda p, rate: _mirrored(optimizer, p, rate), _rate_of(optimizer))
+        return replace(described, lacking=_lacking(optimizer, model))
     if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer):
         kind: Any = optimizer  # torch declares no `lr` for the base class
         return _described(kind(_parameters(model), lr=1e-3), lambda p, rate: kind(p, lr=rate))
@@ -161,6 +165,18 @@ def _mirrored(
     if not any(group["params"] for group in made.param_groups):
         made.param_groups[0]["params"] = list(parameters)
     return made
+
+
+def _lacking(optimizer: torch.optim.Optimizer, model: nn.Module) -> tuple[str, ...]:
+    """The trained parameters that neither it nor any other optimizer holds; none where it holds none of the model's."""
+    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    missing = [name for name, p in trained.items() if id(p) not in own]
+    if not missing or len(missing) == len(trained):
+        return ()
+    others = (o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer) and "param_groups" in vars(o))
+    held = {id(p) for other in others for group in other.param_groups for p in group["params"]}
+    return tuple(name for name in missing if id(trained[name]) not in held)
 
 
 def _at(optimizer: torch.optim.Optimizer, rate: float) -> torch.optim.Optimizer:

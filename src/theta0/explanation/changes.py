@@ -17,6 +17,7 @@ from theta0.treatment.remedies import REMEDIES
 from theta0.treatment.searches import SEARCHES
 
 WARM_UP = 10  # steps
+REMEDY = "the remedy "
 CLIPPED = 1.0  # norm of the gradient
 _FACTORS = (10.0, 0.1, 0.01)
 
@@ -36,7 +37,7 @@ def changes(model: nn.Module, batches: Sequence[Batch], loss: Loss, remedies: Se
     if _real(batches[0].targets):
         found.append(Change("the targets standardized", _standardized_targets(loss)))
     cheap = [name for name in remedies if name not in SEARCHES and name != "type-defaults"]
-    return found + [Change(f"the remedy {name}", _remedy(name, loss)) for name in cheap]
+    return found + [Change(REMEDY + name, _remedy(name, loss)) for name in cheap]
 
 
 def _at(factor: float) -> Callable[[nn.Module, Setting, int], Setting]:

@@ -18,15 +18,14 @@ from theta0.experiments.free_outputs import FreeOutputs, free_outputs
 from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind, steppable
 from theta0.experiments.probe import probe
 from theta0.explanation.bench import NOTHING, Bench, Change, Setting, Trial, scale_of
-from theta0.explanation.changes import changes
-from theta0.explanation.modules import guilty, units
+from theta0.explanation.changes import REMEDY, changes
+from theta0.explanation.modules import NEAR, guilty, helps, units
 from theta0.explanation.results import Explanation, Proof
 from theta0.treatment.remedies import named_by
 
 SEEDS = 2  # on which a change must help to be proven
 STEPS, BRIEF, LONGEST = 20, 10, 100  # of a run that compares, of the first look at a change, of the proof
-GAIN = 0.25  # of what is left of the loss, that a proven change takes away; a tenth of a constant's at least
-_SUSPECTS = 3  # modules that findings name, tried before the bisection
+_SUSPECTS = 3  # modules that findings name, tried alone
 _PROBED = 60  # gradients for the choice of a rate, where none is given
 
 
@@ -47,9 +46,9 @@ def explain(
     """Find the one change that makes a network train, and prove it on two seeds; the model is left bit-identical.
 
     A run as given is compared with runs in which one thing is different: the learning rate times 10, 0.1 and 0.01, a
-    warm-up, clipping, training mode, standardized inputs or targets, each remedy that the findings name; and every
-    module drawn anew as its type is, all of them and then ever smaller halves, which leads to the one whose values are
-    at fault. The best is proven by longer runs on two seeds, of draws and of noise.
+    warm-up, clipping, training mode, standardized inputs or targets, each remedy that the findings name; and modules
+    drawn anew as their types are: alone, those with the least usual values first, and if none helps all of them and
+    then ever smaller halves. The best is proven by longer runs on two seeds, of draws and of noise.
 
     Args:
         model: the network, in the mode in which it is trained.
@@ -138,9 +137,10 @@ def _explained(bench: Bench, diagnosis: Diagnosis, keep: Collection[str]) -> Exp
         verdict = "Nothing could be tried: the model cannot be trained, or the budget is too small."
         return Explanation(verdict, False, None, (), (), left, diagnosis, bench.spent, False)
     suspects = _suspects(diagnosis, found)
-    modules = guilty(bench, found, given, suspects, STEPS)
-    others = [] if given.trains else _others(bench, given, diagnosis)
-    ranked = _ranked(given, modules, others)
+    given, modules = guilty(bench, found, given, suspects, STEPS)
+    steps = max([STEPS, *(len(trial.run.losses) for trial in modules[-1:])])
+    others = [] if given.trains else _others(bench, given, diagnosis, steps)
+    ranked = _ranked(given, modules, others, steps)
     proof = next((p for p in (_proven(bench, given, trial) for trial in ranked[:2]) if p is not None), None)
     trains = proof is None and given.trains
     verdict = _verdict(bench, given, proof, trains, diagnosis)
@@ -159,42 +159,42 @@ def _suspects(diagnosis: Diagnosis, found: Collection[str]) -> list[str]:
     return [path for path in dict.fromkeys(paths) if path in found][:_SUSPECTS]
 
 
-def _others(bench: Bench, given: Trial, diagnosis: Diagnosis) -> list[Trial]:
-    """The other changes: all of them briefly, the better ones as far as the given run has gone."""
+def _others(bench: Bench, given: Trial, diagnosis: Diagnosis, steps: int) -> list[Trial]:
+    """The other changes: all of them briefly, the better ones for as many steps as modules were given."""
     todo: list[Change] = changes(bench.model, bench.given.batches, bench.loss, named_by(diagnosis))
-    reserve = 4 * STEPS
+    reserve = max(4 * STEPS, SEEDS * steps + STEPS)
     brief = [bench.tried(change, BRIEF) for change in todo if bench.left > BRIEF + reserve]
     tried = sorted((trial for trial in brief if trial is not None), key=lambda trial: trial.share())
     best = [trial for trial in tried if trial.share() < given.share(BRIEF)][: max(1, len(tried) // 3)]
-    return [bench.advanced(trial, STEPS) for trial in best if bench.left > STEPS + reserve]
+    return [bench.advanced(trial, steps) for trial in best if bench.left > steps + reserve]
 
 
-def _ranked(given: Trial, modules: Sequence[Trial], others: Sequence[Trial]) -> list[Trial]:
-    """What may be the cause, the likeliest first: a single module before what only comes near it."""
-    found = [trial for trial in (*modules[-1:], *others) if _better(trial, given, STEPS)]
-    best = min((trial.share(STEPS) for trial in found), default=math.inf)
-    gap = given.share(STEPS) - best if math.isfinite(given.share(STEPS)) else 1.0
-    single = [trial for trial in found if trial.change.module and trial.share(STEPS) <= best + 0.3 * gap]
-    return single + [t for t in sorted(found, key=lambda t: t.share(STEPS)) if t not in single]
+def _ranked(given: Trial, modules: Sequence[Trial], others: Sequence[Trial], steps: int) -> list[Trial]:
+    """What may be the cause, the smallest change first.
 
-
-def _better(trial: Trial, given: Trial, steps: int) -> bool:
-    if len(trial.run.losses) < steps or not math.isfinite(trial.share(steps)):
-        return False
-    before = given.share(min(steps, len(given.run.losses))) if not given.run.diverged else math.inf
-    return trial.share(steps) < before - max(0.1, GAIN * before if math.isfinite(before) else 0.1)
+    A single module comes before remedies, which change all weights, and before what is hardly better.
+    """
+    found = [trial for trial in (*modules[-1:], *others) if helps(trial, given, steps)]
+    rivals = [trial for trial in found if not trial.change.words.startswith(REMEDY)]
+    best = min((trial.share(steps) for trial in rivals), default=math.inf)
+    gap = given.share(steps) - best if math.isfinite(given.share(steps)) else 1.0
+    single = [trial for trial in found if trial.change.module and trial.share(steps) <= best + NEAR * gap]
+    return single + [t for t in sorted(found, key=lambda t: t.share(steps)) if t not in single]
 
 
 def _proven(bench: Bench, given: Trial, trial: Trial) -> Proof | None:
     """Longer runs with and without the change, on two seeds."""
-    steps = int(min(LONGEST, (bench.left + 2 * STEPS) / (2 * SEEDS)))
+    done = len(given.run.losses), len(trial.run.losses)
+    steps = int(min(LONGEST, (bench.left + sum(done)) / (2 * SEEDS)))
+    if steps < max(done):
+        steps = int(min(*done, bench.left / SEEDS))
     if steps < STEPS:
         return None
     pairs = []
     for seed in range(SEEDS):
         before = bench.advanced(given, steps) if seed == 0 else bench.tried(NOTHING, steps, seed)
         after = bench.advanced(trial, steps) if seed == 0 else bench.tried(trial.change, steps, seed)
-        if before is None or after is None or not _better(after, before, steps):
+        if before is None or after is None or not helps(after, before, steps):
             return None
         pairs.append((before.shown, after.shown))
     plain, changed = zip(*pairs, strict=True)

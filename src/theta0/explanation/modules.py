@@ -1,15 +1,22 @@
 """Which single module, given the initialization of its type and nothing else changed, makes a network train?"""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import nn
 
 from theta0._randomness import streams
 from theta0._weights import tied_parameters, trained_tensors
 from theta0.explanation.bench import Bench, Change, Setting, Trial
+from theta0.explanation.unlikeness import unlikeness
 from theta0.treatment.draws import draw_defaults, has_default
 
 CLOSED = 0.5  # of the gap between the given start and all modules re-initialized
+UNUSUAL = 1.0  # e times the size that a type draws, or as much of a mean
+MOST_ALONE, CONTINUED = 8, 3  # modules that are tried alone, and of these for longer
+RESERVED = 7  # times the steps of a run are left for other changes and for the proof
+GAIN, LEAST_GAIN = 0.25, 0.1  # of what is left of the loss that a change takes away, and of what a constant leaves
+NEAR = 0.3  # of the gap to the best: closer than that, what is least usual is the cause
 
 
 def units(model: nn.Module, keep: Collection[str] = ()) -> tuple[dict[str, list[str]], dict[str, str]]:
@@ -56,42 +63,87 @@ def reinitialized(paths: Sequence[str], found: Mapping[str, list[str]]) -> Chang
 
 
 def guilty(
-    bench: Bench, found: Mapping[str, list[str]], given: Trial, suspects: Sequence[str], steps: int
-) -> list[Trial]:
-    """Bisect the modules: all of them, then the half that closes the gap, down to one.
+    bench: Bench, found: Mapping[str, list[str]], given: Trial, named: Sequence[str], steps: int
+) -> tuple[Trial, list[Trial]]:
+    """Look for the one module that is at fault: suspects alone, then ever smaller halves of all.
 
-    Suspects are tried alone first. With one fault, the half that holds it trains, and the other does not; where the
-    first half does not close half of the gap, the fault is taken to be in the second, which the last run shows.
+    Suspects are those whose values are least like what their type draws, and those that findings name. Alone, since
+    with all modules drawn anew a network may be worse than it was made: types draw without regard to depth. Where
+    values are unusual, networks that learn slowly get more steps before it is said that no module helps.
 
     Returns:
-        The trials of all modules and, where they help, of ever smaller groups; the last is the guilty one.
+        The run as given, as far as it was continued, and the trials that led to the module: the last one is of the
+        guilty one, or of the smallest group that helps.
     """
-    paths = list(found)
-    every = bench.tried(reinitialized(paths, found), steps) if paths else None
-    if every is None or not _helps(every, given, given.share(steps), steps):
+    unlike = _unlikeness(bench, found)
+    unusual = [path for path in sorted(found, key=lambda path: -unlike[path]) if unlike[path] >= UNUSUAL]
+    order = list(dict.fromkeys([*unusual[: MOST_ALONE // 2], *named, *sorted(found, key=lambda path: -unlike[path])]))
+    lengths = (steps, 2 * steps, 3 * steps) if unusual else (steps,)
+    given, alone = _alone(bench, found, given, order[:MOST_ALONE], lengths)
+    if alone is not None:
+        return given, [alone]
+    enough = len(found) > 1 and bench.left > RESERVED * steps
+    return given, _bisected(bench, found, given, steps) if enough else []
+
+
+def _unlikeness(bench: Bench, found: Mapping[str, list[str]]) -> dict[str, float]:
+    bench.restore()
+    try:
+        return unlikeness(bench.model, found)
+    finally:
+        bench.restore()
+
+
+def _alone(
+    bench: Bench, found: Mapping[str, list[str]], given: Trial, order: Sequence[str], lengths: Sequence[int]
+) -> tuple[Trial, Trial | None]:
+    """The first of the modules in their order that comes near the best of them, and helps; else None."""
+    reserve = RESERVED * lengths[0]
+    brief = [bench.tried(reinitialized([path], found), lengths[0] // 2) for path in order if bench.left > reserve]
+    tried = [trial for trial in brief if trial is not None]
+    for length in lengths:
+        given = bench.advanced(given, length) if bench.left > reserve else given
+        best = sorted(tried, key=lambda trial: trial.share())[:CONTINUED]
+        kept = [trial for trial in tried if trial in best or trial is tried[0]]
+        tried = [bench.advanced(trial, length) for trial in kept if bench.left > reserve]
+        helpful = [trial for trial in tried if helps(trial, given, length)]
+        if helpful:
+            before, least = given.share(length), min(trial.share(length) for trial in helpful)
+            gap = (before if math.isfinite(before) else 1.0) - least
+            return given, next(trial for trial in helpful if trial.share(length) <= least + NEAR * gap)
+    return given, None
+
+
+def _bisected(bench: Bench, found: Mapping[str, list[str]], given: Trial, steps: int) -> list[Trial]:
+    """All modules, then the half that closes the gap, down to one.
+
+    With one fault, the half that holds it trains, and the other does not; where the first half does not close half of
+    the gap, the fault is taken to be in the second, which the last run shows.
+    """
+    paths, before = list(found), given.share(steps)
+    every = bench.tried(reinitialized(paths, found), steps)
+    if every is None or not helps(every, given, steps):
         return [] if every is None else [every]
-    goal = given.share(steps) - CLOSED * (given.share(steps) - every.share(steps))
-    closes: Callable[[Trial | None], bool] = lambda trial: trial is not None and trial.share(steps) <= goal  # noqa: E731
+    goal = before - CLOSED * (before - every.share(steps))
     trials = [every]
-    for path in [path for path in suspects if path in found]:
-        alone = bench.tried(reinitialized([path], found), steps) if len(paths) > 1 else None
-        if alone is not None and closes(alone):
-            return [*trials, alone]
     while len(paths) > 1:
         half = paths[: len(paths) // 2]
         trial = bench.tried(reinitialized(half, found), steps)
         if trial is None:
             return trials
-        if closes(trial):
+        if trial.share(steps) <= goal:
             paths, trials = half, [*trials, trial]
         else:
             paths = paths[len(paths) // 2 :]
             if len(paths) == 1:
                 last = bench.tried(reinitialized(paths, found), steps)
-                return [*trials, last] if last is not None and closes(last) else trials
+                return [*trials, last] if last is not None and last.share(steps) <= goal else trials
     return trials
 
 
-def _helps(trial: Trial, given: Trial, before: float, steps: int) -> bool:
-    """Whether so much less of the loss is left that it is worth looking for the module."""
-    return trial.share(steps) < before - max(0.1, 0.2 * min(before, 1.0))
+def helps(trial: Trial, given: Trial, steps: int) -> bool:
+    """Whether so much less of the loss is left after some steps that a change may be the cause."""
+    if len(trial.run.losses) < steps or not math.isfinite(trial.share(steps)):
+        return False
+    before = given.share(min(steps, len(given.run.losses))) if not given.run.diverged else math.inf
+    return trial.share(steps) < before - max(LEAST_GAIN, GAIN * before if math.isfinite(before) else LEAST_GAIN)

@@ -15,6 +15,7 @@ from theta0._trace.interpreter import Handler, Interpreter, Step
 from theta0._trace.operations import Operation
 from theta0.measurements.affine_chain import AffineChain, affine_handler
 from theta0.measurements.attainable_loss import AttainableLoss, Broadcast, Compared, comparison_handler
+from theta0.measurements.causality import Blind, blind_handler
 from theta0.measurements.foreign_parameters import Foreign, foreign_handler
 from theta0.measurements.loss_contracts import Breach, Compare, Contracts, contracts_handler, negated, unbounded
 from theta0.measurements.loss_terms import count_handler
@@ -83,6 +84,7 @@ class Inspection:  # grows during one pass; a plain accumulator
     compared: Compared = field(default_factory=Compared)
     foreign: list[Foreign] = field(default_factory=list)
     contracts: Contracts = field(default_factory=Contracts)
+    blind: list[Blind] = field(default_factory=list)
     chain: AffineChain = field(default_factory=AffineChain)
     summands: int = 1
 
@@ -154,7 +156,12 @@ def inspectors(model: nn.Module) -> Inspectors:
     linear, inputs = _inputs_handler(found)
     comparison, counting, affine = comparison_handler(found.compared), count_handler(), affine_handler()
     contracts = contracts_handler(found.contracts, comparison)
-    others = (contracts, foreign_handler(model, found.foreign), _batch_norm_handler(model, found))
+    others = (
+        contracts,
+        blind_handler(found.blind),
+        foreign_handler(model, found.foreign),
+        _batch_norm_handler(model, found),
+    )
     handlers = (inputs, comparison, counting, affine, *others)
     return Inspectors(found, linear, comparison, counting, affine, contracts, handlers)
 

@@ -1,7 +1,8 @@
 """Preactivations and their gradients, layer by layer: one forward and one backward pass per batch."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -12,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from theta0._batches import Batch, checked_forward, prepared
 from theta0._losses import Loss, applied, checked, loss_of, returned_loss
-from theta0._models import StepInputs
+from theta0._models import StepInputs, main_output
 from theta0._moments import (
     Moments,
     SampleMoments,
@@ -83,7 +84,8 @@ def signals(
     * `weight_gradient_norm` and `nonfinite_share`; quantiles of z and ∇z as `preactivation_q01` ….
 
     Per parameter: what `parameters.parameter_records` lists. For the whole network (layer ""): what
-    `outputs.output_records` lists, and the `gradient_agreement` of the batches (see `parameters`).
+    `outputs.output_records` lists, the norm of the loss's gradient with respect to the outputs, `output_gradient_norm`,
+    and the `gradient_agreement` of the batches (see `parameters`).
 
     Args:
         model: any module; left bit-identical.
@@ -124,7 +126,9 @@ def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observat
             known = None if value is None else float(value.detach())
             totals.passes.append(Pass(batch, tree_map(_detached, outputs), known))
             if value is not None and value.requires_grad and parameters:
-                totals.add(_gradients(value, parameters, [x for layer in layers.values() for x in layer.steps.leaves]))
+                leaves = [x for layer in layers.values() for x in layer.steps.leaves]
+                with _output_watched(main_output(outputs), totals):
+                    totals.add(_gradients(value, parameters, leaves))
             for layer in layers.values():
                 layer.steps.leaves.clear()
     return Observation(_all_records(model, layers, totals, loss), watched.inspection, ancestry.stream)
@@ -134,13 +138,15 @@ def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observat
 class _Totals:  # grows batch by batch; a plain accumulator
     """What all batches add up to.
 
-    `gradients` are those of the mean loss, `squares` the squared norm of each batch's.
+    `gradients` are those of the mean loss, `squares` the squared norm of each batch's, `output_squares` that of the
+    gradient with respect to the outputs.
     """
 
     batches: int
     passes: list[Pass] = field(default_factory=list)
     gradients: dict[str, Tensor] = field(default_factory=dict)
     squares: list[float] = field(default_factory=list)
+    output_squares: list[float] = field(default_factory=list)
 
     def add(self, gradients: Mapping[str, Tensor]) -> None:
         """Add one batch's gradients."""
@@ -150,6 +156,21 @@ class _Totals:  # grows batch by batch; a plain accumulator
                 self.gradients[name].add_(gradient, alpha=1 / self.batches)
             else:
                 self.gradients[name] = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) / self.batches
+
+
+@contextmanager
+def _output_watched(output: Tensor | None, totals: _Totals) -> Iterator[None]:
+    """Within the block, the squared norm of the gradient that arrives at the outputs is kept."""
+    if output is None or not output.requires_grad:
+        yield
+        return
+    handle = output.register_hook(  # type: ignore[no-untyped-call]
+        lambda gradient: totals.output_squares.append(square_sum(gradient.detach()))
+    )
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _gradients(value: Tensor, parameters: Mapping[str, nn.Parameter], leaves: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -162,7 +183,9 @@ def _all_records(model: nn.Module, layers: dict[str, _Layer], totals: _Totals, l
     records = [record for name, layer in layers.items() for record in _layer_records(name, layer)]
     records += _layer_gradients(layers, norms) + _factors(records) + parameter_records(model, totals.gradients)
     agreement = gradient_agreement(totals.squares, math.fsum(value**2 for value in norms.values()))
-    return _in_order(records, layers) + output_records(totals.passes, loss) + agreement
+    at_outputs = math.sqrt(math.fsum(totals.output_squares))
+    behind = [Record("", "output_gradient_norm", at_outputs)] if totals.output_squares else []
+    return _in_order(records, layers) + output_records(totals.passes, loss) + behind + agreement
 
 
 def _detached(leaf: Any) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from theta0.diagnosis.chain import Link, final_run, without_zero_weights
 from theta0.diagnosis.consequences import LARGE, SILENCE
 from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.opening import note_where_it_opens
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, error_codes, graded
 from theta0.diagnosis.rules.constant_output import SPREAD
@@ -28,10 +29,10 @@ def judge(evidence: Evidence) -> Finding | None:
     return _between_units(links) or _common_number(links, evidence)
 
 
-def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
+def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
     """A warning, where nothing dies of the shift and something else is left of the variance."""
     fatal = error_codes(others) & _FATAL or 1 - finding.value <= SPREAD**2
-    return finding if fatal else replace(finding, severity="warning")
+    return note_where_it_opens(finding if fatal else replace(finding, severity="warning"), others, evidence)
 
 
 def _between_units(links: list[Link]) -> Finding | None:

@@ -2,6 +2,7 @@
 
 from theta0.diagnosis.chain import zero_weight
 from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.opening import note_where_it_opens
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
 
@@ -36,6 +37,7 @@ RULE = Rule(
     code="constant-output",
     judge=judge,
     place=Place.FORWARD,
+    revise=note_where_it_opens,
     remedies=("unit-variance", "lcw"),
     refutable=True,
     doc=RuleDoc(

@@ -12,11 +12,15 @@ ERROR, WARNING = 1e5, 1e3  # over the last layer's
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """The norm of the gradient at a layer over that at the last one."""
+    """The norm of the gradient at a layer over that at the last one, or at the outputs where that is larger.
+
+    The last layer may end a residual branch that starts at nearly zero: of such a one all that lies in no branch has
+    more.
+    """
     known = [link for link in evidence.calls if link.backward and math.isfinite(link.backward)]
     if len(known) < 2:
         return None
-    last = known[-1].backward or 1.0
+    last = max(known[-1].backward or 0.0, evidence.network.get("output_gradient_norm", 0.0)) or 1.0
     grown = [link for link in reversed(known) if (link.backward or 0.0) > WARNING * last]
     if not grown:
         return None
@@ -61,7 +65,8 @@ RULE = Rule(
         "fan-out, or a recurrent layer's spectral radius is above one, it grows.",
         numbers=(
             (
-                "norm of the gradient at a layer's preactivations over that at the last layer",
+                "norm of the gradient at a layer's preactivations over that at the last layer or, where it is larger, "
+                "at the network's outputs",
                 f"{ERROR:,.0f}, or where a learning rate is too high for it; {WARNING:,.0f}",
                 "measured",
             ),

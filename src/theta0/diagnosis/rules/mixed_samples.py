@@ -1,4 +1,4 @@
-"""Samples of a batch that influence each other's outputs."""
+"""Samples that influence each other's outputs, positions that see what they are to predict, or see nothing."""
 
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
@@ -10,7 +10,64 @@ _WITHIN = frozenset(("softmax", "log_softmax", "scaled_dot_product_attention", "
 _RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu", "scan"))
 
 
-def judge(evidence: Evidence) -> Finding | None:
+def judge(evidence: Evidence) -> list[Finding]:
+    """Samples that see each other, positions that see what they are to predict, positions that see nothing."""
+    ahead = evidence.look_ahead
+    positions_first = ahead is not None and ahead.axis == 0  # what is along the first axis are no samples
+    found = (None if positions_first else _samples(evidence), _ahead(evidence), _blind(evidence))
+    return [finding for finding in found if finding is not None]
+
+
+def _ahead(evidence: Evidence) -> Finding | None:
+    """Outputs that change with later inputs, where the next input is the target."""
+    found = evidence.look_ahead
+    if found is None or found.share < SHARE:
+        return None
+    where = f" It begins at {found.operation}." if found.operation is not None else ""
+    return Finding(
+        code="mixed-samples",
+        severity="error",
+        layer="" if found.operation is None else found.operation.path,
+        value=found.share,
+        threshold=SHARE,
+        message=(
+            "The target of each position is the next input, and outputs change when only later inputs do, by "
+            f"{found.share:.1%} of what the later outputs change: positions see what they are to predict, and the "
+            f"network learns to copy it.{where} Hide later positions there: a causal mask, padding on the left side "
+            "only, one direction."
+        ),
+        remedy="",
+        source="two forward passes on four samples, the later halves of which are exchanged; exactly 0 with a mask",
+        layers=() if found.operation is None else (found.operation.path,),
+        source_line="" if found.operation is None else found.operation.line,
+    )
+
+
+def _blind(evidence: Evidence) -> Finding | None:
+    """Attention that hides everything from a position, in every sample."""
+    if not evidence.inspection.blind:
+        return None
+    found = evidence.inspection.blind[0]
+    operation = found.operation
+    return Finding(
+        code="mixed-samples",
+        severity="warning",
+        layer=operation.path,
+        value=float(found.positions),
+        threshold=0.0,
+        message=(
+            f"At {operation}, {found.positions} of {found.of} positions see nothing, in every sample: the mask hides "
+            "all from them, and a softmax over nothing is NaN, or the mean of what was to be hidden. Look whether the "
+            "mask is inverted, or leaves out the position itself."
+        ),
+        remedy="",
+        source="the rows of the mask, exact",
+        layers=(operation.path,),
+        source_line=operation.line,
+    )
+
+
+def _samples(evidence: Evidence) -> Finding | None:
     """Outputs that change though their own inputs do not, in evaluation mode."""
     found = evidence.mixing if evidence.finite else None
     if found is None or found.share < SHARE or found.kind:
@@ -56,9 +113,10 @@ RULE = Rule(
     fault="the forward pass",
     doc=RuleDoc(
         meaning="What the network says of a sample depends on which others are in the batch, although no batch "
-        "statistics are on: positions of different samples see each other, and often those of one sample do not.",
+        "statistics are on: positions of different samples see each other, and often those of one sample do not. Or a "
+        "position sees the next one, which it is to predict: training goes well, and the network is of no use.",
         why="Batch and sequence axes exchanged (`batch_first`), a softmax or a norm over the batch axis, a `reshape` "
-        "or `view` where a transpose is meant.",
+        "or `view` where a transpose is meant. Of positions: a mask that is missing, inverted, or off by one.",
         numbers=(
             (
                 "change of the outputs whose own inputs stay, over that of those whose inputs are exchanged, in "
@@ -66,6 +124,13 @@ RULE = Rule(
                 f"{SHARE:g}: warning; error at {STRONG:g}, or where a softmax, attention or recurrence does it",
                 "independent samples give exactly 0; judgement",
             ),
+            (
+                "where the targets are the inputs one position on: change of the outputs of the first half of the "
+                "positions, over that of the second half, whose inputs alone are exchanged, in evaluation mode",
+                f"{SHARE:g}: error",
+                "a causal network gives exactly 0; judgement",
+            ),
+            ("positions from which attention hides everything, in every sample", "0: warning", "exact"),
         ),
         fix="model.dim = -1",
         command="No command changes your forward pass: look at the operation that the finding names.",

@@ -1,15 +1,45 @@
-"""Trained tensors that the forward pass uses and the model does not hold, and models that hold none."""
+"""Trained tensors that the forward pass uses and the model, or its optimizer, does not hold; models that hold none."""
 
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, listed
 
 
-def judge(evidence: Evidence) -> Finding | None:
-    """Tensors that need a gradient and are not in `parameters()`; or no parameter at all."""
+def judge(evidence: Evidence) -> list[Finding]:
+    """Tensors that the model does not hold, or that it holds and the optimizer does not; or no parameter at all."""
+    found = (_foreign(evidence) or _none(evidence), _lacking(evidence))
+    return [finding for finding in found if finding is not None]
+
+
+def _lacking(evidence: Evidence) -> Finding | None:
+    """Parameters that get a gradient and are in none of the optimizer's groups."""
+    lacking = [name for name in evidence.kind.lacking if evidence.table.get(name, {}).get("gradient_norm")]
+    if not lacking:
+        return None
+    named = dict(evidence.model.named_parameters())
+    entries, total = (sum(named[name].numel() for name in names) for names in (lacking, evidence.trained))
+    return Finding(
+        code="unregistered-parameters",
+        severity="warning",
+        layer=lacking[0],
+        value=entries / total,
+        threshold=0.0,
+        message=(
+            f"No optimizer holds {listed(lacking)}: {entries:,} of {total:,} "
+            "trained weights get a gradient and stay as they are. Make the optimizer from model.parameters() after "
+            "every layer is made, or add a group; where they are meant to stay, set requires_grad_(False) on them."
+        ),
+        remedy="",
+        source="model.parameters(), held against the optimizer's groups",
+        layers=tuple(lacking),
+    )
+
+
+def _foreign(evidence: Evidence) -> Finding | None:
+    """Tensors that need a gradient and are not in `parameters()`."""
     foreign = evidence.inspection.foreign
     if not foreign:
-        return _none(evidence)
+        return None
     named = [found.name for found in foreign if found.name]
     first = foreign[0]
     known = sum(p.numel() for p in evidence.model.parameters())
@@ -66,13 +96,19 @@ RULE = Rule(
         "not saved in the state dict and do not follow `model.to(device)`.",
         why="Layers in a plain list or dictionary, parameters in a tuple, or layers that `forward` makes anew in each "
         "call. Only modules and parameters that are attributes, or lie in `nn.ModuleList` and its like, are found by "
-        "`model.parameters()`.",
+        "`model.parameters()`. Of the optimizer: layers that were added or replaced after it was made.",
         numbers=(
             (
                 "tensors that need a gradient, are used where a gradient reaches them and are not in "
                 "`model.parameters()`; or a model without any parameter",
                 "0: error",
                 "exact, from one step",
+            ),
+            (
+                "trained parameters that get a gradient and that neither the optimizer given, as an instance, nor "
+                "another one holds",
+                "0: warning",
+                "exact, from its groups",
             ),
         ),
         fix="model.layers = nn.ModuleList(model.layers)",

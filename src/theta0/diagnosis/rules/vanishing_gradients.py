@@ -4,6 +4,7 @@ import math
 
 from theta0.diagnosis.chain import Link, falling_back
 from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.opening import note_where_it_opens
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded
 
@@ -72,6 +73,7 @@ RULE = Rule(
     code="vanishing-gradients",
     judge=judge,
     place=Place.BACKWARD,
+    revise=note_where_it_opens,
     remedies=("long-memory", "recurrent", "lcw", "unit-variance"),
     refutable=True,
     doc=RuleDoc(

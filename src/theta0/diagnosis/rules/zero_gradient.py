@@ -1,6 +1,7 @@
 """Parameters whose gradient is exactly zero, and still is after probe steps."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from theta0.diagnosis.consequences import SILENCE
 from theta0.diagnosis.evidence import PROBE_STEPS, Evidence
@@ -42,6 +43,21 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
+def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
+    """A note, where nothing but these samples keeps a part off: an expert or a branch that none of them takes.
+
+    A factor that is zero and a rectifier that is off stay so; everything else is a fault only of a network that short
+    runs do not train.
+    """
+    found = _ends(evidence, finding.layers)
+    closed = bool(_zero_factors(evidence)) or (found is not None and found.operation.name in _GATES - {"where"})
+    if finding.severity != "warning" or closed or (evidence.probe is not None and evidence.probe.fails):
+        return finding
+    words = "nothing there learns from these batches. Where none of their samples is meant to take part there, that is "
+    words += "as it should be."
+    return replace(finding, severity="note", message=finding.message.replace("nothing there can learn.", words))
+
+
 _GATES = frozenset(("relu", "relu6", "clamp", "clamp_min", "clip", "hardtanh", "threshold", "hardsigmoid", "where"))
 _ADVICE = {
     "factor": "Both factors of a product are zero: start one of them at random.",
@@ -71,6 +87,7 @@ RULE = Rule(
     code="zero-gradient",
     judge=judge,
     place=place,
+    revise=revise,
     brings=SILENCE - {"zero-gradient"},
     remedies=("wake", "unit-variance"),
     doc=RuleDoc(
@@ -82,7 +99,8 @@ RULE = Rule(
         numbers=(
             (
                 f"parameters whose gradient is exactly zero, and still is after {PROBE_STEPS} steps on a copy",
-                "0: error where they are half of the trained parameters or more, else warning",
+                "0: error where they are half of the trained parameters or more, else warning where a weight that is "
+                "zero itself or a rectifier keeps them off, or short runs do not train, else note",
                 "a zero by design does not last; it comes first where such a weight itself is zero",
             ),
         ),
@@ -97,7 +115,7 @@ RULE = Rule(
             model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Linear(16, 3, bias=False))
             nn.init.zeros_(model[1].weight)
         """,
-        ignore="Where the parameter is used only by inputs that these batches lack.",
+        ignore="A note, where the parameter is used only by inputs that these batches lack.",
         measured="The severity was loosened after false alarms on particular networks that train; it is fitted to "
         "those.",
     ),

@@ -1,0 +1,286 @@
+"""Positions of a sequence that see what they are to predict, and attention in which a position sees nothing."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
+
+from theta0._batches import Batch, checked_forward, sliced
+from theta0._losses import Loss, applied
+from theta0._models import StepInputs, main_output, without_labels
+from theta0._state import preserve_state
+from theta0._trace.interpreter import Handler, Step, tensors_in, trace
+from theta0._trace.operations import Operation, operation_of
+
+SAMPLES = 4
+_SHORTEST = 4  # positions
+_MATCH = 0.95  # of the targets are the inputs one position on
+_SHARE = 1e-5  # of the size of a tensor: below, rounding
+_HIDDEN = -1e4  # a score below which a softmax gives nothing
+
+
+@dataclass(frozen=True, eq=False)
+class LookAhead:
+    """How outputs depend on later inputs, where each output is compared with the next input.
+
+    Attributes:
+        share: the change of outputs before a position, over that of outputs behind it, when only inputs from there on
+            are changed.
+        operation: the first operation whose result changes before that position; None where none is seen.
+        axis: of the positions, in the inputs.
+    """
+
+    share: float
+    operation: Operation | None
+    axis: int
+
+
+@dataclass(frozen=True, eq=False)
+class Blind:
+    """Attention that is given nothing to look at.
+
+    Attributes:
+        operation: the softmax or the attention.
+        positions: how many, in every sample.
+        of: how many positions there are.
+    """
+
+    operation: Operation
+    positions: int
+    of: int
+
+
+@dataclass
+class _First:  # grows during a pass; a plain accumulator
+    """What the pass on the inputs as they are gives."""
+
+    results: list[tuple[str, tuple[Tensor, ...]]] = field(default_factory=list)
+    targets: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class _Shift:
+    """The input whose next positions are the targets, and the axis of its positions."""
+
+    leaf: Tensor
+    axis: int
+
+    @property
+    def length(self) -> int:
+        return self.leaf.shape[self.axis]
+
+
+def candidate(batch: Batch) -> bool:
+    """Whether targets, or labels among the inputs, are as many as a sequence has positions, so that it may be asked."""
+    if isinstance(batch.inputs, StepInputs):
+        return False
+    labels = batch.inputs.get("labels") if isinstance(batch.inputs, dict) else batch.targets
+    given = labels if isinstance(labels, Tensor) else batch.targets
+    return isinstance(given, Tensor) and any(True for leaf in _sequences(batch) for _ in _counts(leaf, given))
+
+
+def look_ahead(model: nn.Module, batch: Batch, loss: Loss) -> LookAhead | None:
+    """Change each sequence's inputs from its middle on, in evaluation mode, and see whether earlier outputs change.
+
+    Asked only where the loss is given each next input as its target: by the batch, or by a model that shifts labels
+    itself. The model is left bit-identical. Cost: a forward pass with the loss and one without, on four samples.
+
+    Returns:
+        What was found; None where it cannot be asked.
+    """
+    lengths = {leaf.shape[axis] for leaf in _sequences(batch) for axis in (0, 1)}
+    count = next((n for n in range(min(SAMPLES, batch.size), 1, -1) if n not in lengths or batch.size == n), 0)
+    if count < 2 or not candidate(batch):
+        return None
+    few = sliced(batch, slice(0, count))
+    first = _First()
+    try:
+        with preserve_state(model):
+            model.eval()
+            before = _traced(model, few, loss, _recording(first))
+        shift = _shift(few, first.targets)
+        other = None if shift is None else _later_changed(few, shift)
+        if shift is None or other is None:
+            return None
+        found: list[Operation] = []
+        with preserve_state(model):
+            model.eval()
+            unlabelled = replace(other, inputs=without_labels(other.inputs))
+            after = _traced(model, unlabelled, None, _comparing(first, found, shift.length))
+    except (ValueError, RuntimeError):
+        return None
+    share = _share(before, after, shift)
+    return None if share is None else LookAhead(share, found[0] if found and share else None, shift.axis)
+
+
+def _traced(model: nn.Module, batch: Batch, loss: Loss, handler: Handler) -> Tensor | None:
+    """The main output; with the loss where the batch has what it compares with."""
+    labelled = batch.targets is not None or (isinstance(batch.inputs, dict) and "labels" in batch.inputs)
+    with ExitStack() as stack:
+        stack.enter_context(torch.enable_grad())  # a forward pass may differentiate
+        stack.enter_context(trace(model, handler))
+        outputs = checked_forward(model, batch)
+        if loss is not None and labelled:
+            applied(loss, outputs, batch)
+    output = main_output(outputs)
+    return None if output is None else output.detach()
+
+
+def _recording(first: _First) -> Handler:
+    def after(step: Step, result: Any) -> None:
+        first.results.append((step.name, tuple(t.detach().clone() for t in _floating(step, result))))
+        if step.spec is not None and step.spec.role == "loss":
+            target = step.arguments[1] if len(step.arguments) > 1 else step.options.get("target")
+            if isinstance(target, Tensor):
+                first.targets.append(target.detach().clone())
+
+    return Handler(after=after)
+
+
+def _comparing(first: _First, found: list[Operation], length: int) -> Handler:
+    """Notes whether a result differs from the first pass before the middle, and the first operation where it does."""
+    number = 0
+
+    def after(step: Step, result: Any) -> bool | None:
+        nonlocal number
+        place, number = number, number + 1
+        if place >= len(first.results) or first.results[place][0] != step.name:
+            return None
+        now, before = _floating(step, result), first.results[place][1]
+        if [t.shape for t in now] != [t.shape for t in before]:
+            return None
+        leaks = any(_differs_early(a, b, length) for a, b in zip(before, now, strict=True))
+        inside = step.attention is not None  # what attention does inside belongs to it
+        if leaks and not inside and not found and not any(note for _, note in step.notes(handler)):
+            found.append(operation_of(step))
+        return leaks or None
+
+    handler = Handler(after=after)
+    return handler
+
+
+def _floating(step: Step, result: Any) -> list[Tensor]:
+    changed = step.arguments[:1] if result is None else (result,)
+    return [t for t in tensors_in(changed, {}) if t.is_floating_point() and t.numel() and t.layout is torch.strided]
+
+
+def _differs_early(before: Tensor, now: Tensor, length: int) -> bool:
+    """Whether a tensor with one axis of positions differs in the first half of it."""
+    axes = [axis for axis, size in enumerate(now.shape) if size == length]
+    if len(axes) != 1:
+        return False
+    early = [t.double().narrow(axes[0], 0, length // 2) for t in (before, now.detach())]
+    return bool(((early[0] - early[1]).abs() > _SHARE * before.double().abs().max()).any())
+
+
+def _share(before: Tensor | None, after: Tensor | None, shift: _Shift) -> float | None:
+    if before is None or after is None or before.shape != after.shape:
+        return None
+    axis = _position_axis(before, shift)
+    if axis is None:
+        return None
+    shape, where = axis
+    change = (before.double() - after.double()).reshape(shape).movedim(where, 0)
+    size, half = float(before.double().square().mean().sqrt()), shift.length // 2
+    early, late = (float(part.square().mean().sqrt()) for part in (change[:half], change[half:]))
+    if not late > _SHARE * size:
+        return None
+    return early / late if early > _SHARE * size else 0.0
+
+
+def _position_axis(output: Tensor, shift: _Shift) -> tuple[tuple[int, ...], int] | None:
+    """The shape in which an output has an axis of positions, and which one it is."""
+    samples, length = shift.leaf.shape[1 - shift.axis], shift.length
+    for known in (length, length - 1):
+        expected = (samples, known) if shift.axis == 1 else (known, samples)
+        if tuple(output.shape[:2]) == expected:
+            return tuple(output.shape), shift.axis
+        if output.dim() > 2 and shift.axis == 1 and output.shape[0] == samples and output.shape[2] == known:
+            return tuple(output.shape), 2
+        if output.dim() and len(output) == samples * known:
+            return (*expected, *output.shape[1:]), shift.axis
+    return None
+
+
+def _shift(batch: Batch, seen: list[Tensor]) -> _Shift | None:
+    """The input that a loss, or the batch, has one position on as the target."""
+    given = [*seen, *([batch.targets] if isinstance(batch.targets, Tensor) else [])]
+    for leaf in _sequences(batch):
+        for target in given:
+            for axis, known in _counts(leaf, target):
+                wanted = leaf.narrow(axis, 1, leaf.shape[axis] - 1)
+                shape = list(leaf.shape)
+                shape[axis] = known
+                has = target.reshape(shape).narrow(axis, 0, leaf.shape[axis] - 1)
+                if _equal(has, wanted) >= _MATCH > _equal(has, leaf.narrow(axis, 0, leaf.shape[axis] - 1)):
+                    return _Shift(leaf, axis)
+    return None
+
+
+def _equal(target: Tensor, inputs: Tensor) -> float:
+    """The share of positions that are equal, of those that are not left out by a negative label."""
+    if target.is_floating_point() != inputs.is_floating_point():
+        return 0.0
+    counted = torch.ones_like(target, dtype=torch.bool) if target.is_floating_point() else target >= 0
+    return float((target == inputs)[counted].double().mean()) if bool(counted.any()) else 0.0
+
+
+def _counts(leaf: Tensor, target: Tensor) -> Iterator[tuple[int, int]]:
+    """Axes of positions, the second first, and the number of positions that targets of this size can stand for."""
+    for axis in (1, 0):
+        for known in (leaf.shape[axis], leaf.shape[axis] - 1):
+            if leaf.shape[axis] >= _SHORTEST and target.numel() == leaf.numel() // leaf.shape[axis] * known:
+                yield axis, known
+
+
+def _sequences(batch: Batch) -> list[Tensor]:
+    leaves = tree_flatten(without_labels(batch.inputs))[0]
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() in (2, 3) and leaf.numel()]
+
+
+def _later_changed(batch: Batch, shift: _Shift) -> Batch | None:
+    """The batch whose inputs from the middle of the sequence on are another sample's."""
+    new = shift.leaf.clone()
+    half, rest = shift.length // 2, shift.length - shift.length // 2
+    late = shift.leaf.roll(1, 1 - shift.axis).narrow(shift.axis, half, rest)
+    new.narrow(shift.axis, half, rest).copy_(late)
+    if torch.equal(new, shift.leaf):
+        return None
+    return replace(batch, inputs=tree_map(lambda leaf: new if leaf is shift.leaf else leaf, batch.inputs))
+
+
+def blind_handler(found: list[Blind]) -> Handler:
+    """A handler that finds positions to which attention hides everything, in every sample; it notes nothing.
+
+    Args:
+        found: what is found is written there.
+    """
+
+    def before(step: Step) -> None:
+        name = step.spec.name if step.spec is not None else step.name
+        hidden = None
+        if name == "softmax" and step.tensors and step.tensors[0].is_floating_point() and step.tensors[0].dim() > 2:
+            axis = step.arguments[1] if len(step.arguments) > 1 else step.options.get("dim")
+            hidden = step.tensors[0].detach().amax(axis) <= _HIDDEN if isinstance(axis, int) else None
+        elif name in ("scaled_dot_product_attention", "multi_head_attention_forward"):
+            hidden = _masked_rows(step.options.get("attn_mask"), blocks=name.startswith("multi"))
+        if hidden is None or not hidden.dim() or not bool(hidden.any()):
+            return
+        rows = hidden.reshape(-1, hidden.shape[-1]).all(0)
+        if bool(rows.any()):
+            found.append(Blind(operation_of(step), int(rows.sum()), len(rows)))
+
+    return Handler(before=before)
+
+
+def _masked_rows(mask: Any, *, blocks: bool) -> Tensor | None:
+    """Of an attention mask, the rows that let nothing through; where it `blocks`, True hides an entry."""
+    if not isinstance(mask, Tensor) or mask.dim() < 2:
+        return None
+    if mask.dtype == torch.bool:
+        return mask.all(-1) if blocks else ~mask.any(-1)
+    return mask.detach().amax(-1) <= _HIDDEN if mask.is_floating_point() else None
