@@ -28,6 +28,7 @@ _LEARNT = 0.99  # of the best constant predictor's loss: not lower, and no longe
 _TARGETS = 10.0  # times a standardised target's spread, or its mean over its spread
 TIE = 0.05  # of the least loss
 EDGE = 1.5  # times its bound: training at a fixed rate settles near it (Cohen et al., 2021), well above it breaks
+KEPT = 0.5  # of the leader's fall; where the loss falls in proportion to the rate a lower one keeps a third
 _COARSE = 0.1  # of λ, which only places the candidates
 
 
@@ -193,6 +194,8 @@ def _below_the_edge(
 ) -> tuple[Search, int, dict[int, float], float]:
     """The leader, or the next lower rate that trains where λ at the leader's end lies far above its bound.
 
+    A lower rate that falls much more slowly as far as both went is not taken.
+
     Returns:
         The runs, the chosen one, λ where it was measured, and the cost of measuring.
     """
@@ -200,12 +203,22 @@ def _below_the_edge(
         return search, leader, {}, 0.0
     top, cost = _top(search.experiment, search.runs[leader], allowed.matrix, direction)
     tops = {} if top is None else {leader: top}
-    if top is None or search.runs[leader].rate <= EDGE * largest_rate(kind.settings, top):
+    above = top is not None and search.runs[leader].rate > EDGE * largest_rate(kind.settings, top)
+    if not above or not _keeps_up(search, leader):
         return search, leader, tops, cost
     lower = brought(search, {leader - 1}, rung)
     if lower.runs[leader - 1].diverged or not _trains(lower, leader - 1, rung):
         return lower, leader, tops, cost
     return lower, leader - 1, tops, cost
+
+
+def _keeps_up(search: Search, leader: int) -> bool:
+    """Whether the next lower rate lost at least a share of what the leader did, in as many steps."""
+    run = search.runs.get(leader - 1)
+    if run is None:
+        return False
+    fell, beside = (search.first - r.score(len(run.losses), WINDOW) for r in (run, search.runs[leader]))
+    return fell >= KEPT * beside
 
 
 def _top(experiment: Experiment, run: PausedRun, matrix: Matrix, direction: Tensor) -> tuple[float | None, float]:
