@@ -174,7 +174,10 @@ def grid_runs(store: Path, names: list[str]) -> None:
         key = f"{name} | {optimizer}"
         if key in runs:
             continue
-        losses = [[trained(problem(name, s), s, optimizer, rate)[0] for rate in grid(name, optimizer)] for s in range(GRID_STARTS)]
+        losses = [
+            [trained(problem(name, s), s, optimizer, rate)[0] for rate in grid(name, optimizer)]
+            for s in range(GRID_STARTS)
+        ]
         runs[key] = {"rates": grid(name, optimizer), "losses": [[finite(v) for v in row] for row in losses]}
         written(store, runs)
         print(key, flush=True)
