@@ -130,8 +130,18 @@ def top_eigenvalue(
     data = load_batches(batches, unwrapped(model), max_batches=max_batches)
     inner, data = in_single_precision(with_shapes(unwrapped(model), data[0]), data)
     stream = streams(generator)
-    shared = {"matrix": matrix, "recompute": recompute, "inverse_preconditioner": inverse_preconditioner}
-    limits = {"wanted": k, "tolerance": tolerance, "max_products": max_products, "certify": certify, "check": check}
+    shared: dict[str, Any] = {
+        "matrix": matrix,
+        "recompute": recompute,
+        "inverse_preconditioner": inverse_preconditioner,
+    }
+    limits: dict[str, Any] = {
+        "wanted": k,
+        "tolerance": tolerance,
+        "max_products": max_products,
+        "certify": certify,
+        "check": check,
+    }
     given, spent = start.vector if isinstance(start, TopEigenvalue) else start, 0.0
     least = _LEAST_COLD if given is None else _LEAST_WARM
     if given is None and certify is None and k == 1:

@@ -29,6 +29,7 @@ _TARGETS = 10.0  # times a standardised target's spread, or its mean over its sp
 TIE = 0.05  # of the least loss
 EDGE = 1.5  # times its bound: training at a fixed rate settles near it (Cohen et al., 2021), well above it breaks
 KEPT = 0.5  # of the leader's fall; where the loss falls in proportion to the rate a lower one keeps a third
+SHARP = 0.1  # of λ at the start, at the end of the leader's run
 _COARSE = 0.1  # of λ, which only places the candidates
 
 
@@ -78,7 +79,8 @@ def suggest_learning_rate(
         batch_sizes: at most as large as the batches; λ is also taken on so many samples of each batch.
         steps: of all runs together, at most; about 100 are taken where the loss falls at once. 0 gives what the
             curvature says alone, unproven.
-        warm_up: whether to try the next higher rate with a warm-up too, for 40 to 160 steps more.
+        warm_up: whether to try the next higher rate with a warm-up too, for 40 to 160 steps more. It helps where λ
+            falls in the first steps, not where it grows.
         tolerance: of λ.
         certify: (ε, δ) for λ on the first batch; see `top_eigenvalue`.
         max_products: of each λ; see `LearningRate.converged`.
@@ -167,7 +169,18 @@ def _proven(
     leader = _least_of_equals(search, leader, rung)
     search, chosen, tops, cost = _below_the_edge(search, leader, rung, kind, allowed, direction)
     found = _found(search, chosen, rung, replace(allowed, cost=allowed.cost + cost + extra), tops)
-    return _warmed(search, chosen, rung, found) if warm_up else found
+    return _warmed(search, chosen, rung, found) if warm_up else _with_sharpness(found, rung)
+
+
+def _with_sharpness(found: LearningRate, rung: int) -> LearningRate:
+    """What a start whose λ falls many times in the first steps would gain by a warm-up."""
+    if found.growth is None or found.growth > SHARP:
+        return found
+    sentence = (
+        f"λ fell to {found.growth:.2g} times that of the start in {rung} steps: the start is sharp, and a higher rate "
+        "may train better if it is raised step by step; warm_up=True (--warm-up) tries it."
+    )
+    return replace(found, advice=(*found.advice, sentence))
 
 
 def _warmed(search: Search, chosen: int, rung: int, found: LearningRate) -> LearningRate:
