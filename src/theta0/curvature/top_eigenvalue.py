@@ -96,11 +96,12 @@ def top_eigenvalue(
     is left as it was. Batch normalisation stays in the mode in which it is found, dropout is off.
 
     The iteration starts at the top eigenvector over an eighth of each batch's samples, found in the same way, plus a
-    tenth of a random direction. For batches below 64, inputs that cannot be cut and k > 1 it starts at the gradient,
-    which leans towards the top eigenvectors, plus a random direction of about the same length. It stops when the error
-    that the residual allows (`lanczos`), and the last product's gain, are below a third of `tolerance`·θ. Of two
-    eigenvalues closer than about the tolerance either may be reported; a smaller one tells them apart. An exactly
-    repeated eigenvalue may be found once only, which matters for k > 1.
+    tenth of a random direction. For batches below 64, inputs that cannot be cut, k > 1 and the Hessian, whose top
+    eigenvector differs more from one sample to the next, it starts at the gradient, which leans towards the top
+    eigenvectors, plus a random direction of about the same length. It stops when the error that the residual allows
+    (`lanczos`), and the last product's gain, are below a third of `tolerance`·θ. Of two eigenvalues closer than about
+    the tolerance either may be reported; a smaller one tells them apart. An exactly repeated eigenvalue may be found
+    once only, which matters for k > 1.
 
     Args:
         model: the network.
@@ -144,7 +145,7 @@ def top_eigenvalue(
     }
     given, spent = start.vector if isinstance(start, TopEigenvalue) else start, 0.0
     least = _LEAST_COLD if given is None else _LEAST_WARM
-    if given is None and certify is None and k == 1:
+    if given is None and certify is None and k == 1 and matrix != "hessian":
         given, spent = _of_a_part(inner, data, checked(loss), streams(stream("part")), max_products, shared)
     found = _of_problem(inner, data, checked(loss), given, stream, shared, least=least, **limits)
     return replace(found, cost=found.cost + spent)
