@@ -316,6 +316,38 @@ def test_rate_prints_a_number_and_verifies_it():
     assert result["runs"][1]["held_out"] < result["runs"][1]["held_out_start"]
 
 
+DEEP = """
+    import torch
+    from sklearn.datasets import load_digits
+    from torch import nn
+
+    loss, optimizer = "cross_entropy", "sgd"
+
+
+    def model():
+        torch.manual_seed(0)
+        widths = [64, *[128] * 8, 10]
+        layers = [part for i in range(9) for part in (nn.Linear(widths[i], widths[i + 1]), nn.ReLU())]
+        return nn.Sequential(*layers[:-1])
+
+
+    def batches():
+        data = load_digits()
+        x, y = torch.tensor(data.data, dtype=torch.float32) / 16, torch.tensor(data.target)
+        return [(x[i : i + 128], y[i : i + 128]) for i in range(0, 1536, 128)]
+"""
+
+
+def test_rate_leaves_with_one_where_no_rate_trains(tmp_path):
+    """Eight ReLU layers at torch's default start: gradient descent does not leave the plateau within the budget."""
+    pytest.importorskip("sklearn")
+    done = inside("rate", target(tmp_path, DEEP), "--json")
+    assert done.exit_code == 1, done.stderr
+    found = json.loads(done.stdout)["learning_rate"]
+    assert found["value"] is None
+    assert "at no rate lowered the loss" in found["reason"]
+
+
 def test_spectrum_shows_octaves_before_and_after(tmp_path):
     path, figure = target(tmp_path, HEALTHY), tmp_path / "spectrum.png"
     arguments = ("spectrum", path, "--between", 0, 5, "--steps", 5, "--points", 16, "--penalty", "path:1e-4")

@@ -236,3 +236,69 @@ def test_half_precision_is_measured_in_single():
     found = top_eigenvalue(model.bfloat16(), [(x, y)], loss, generator=0)
     assert found.value == pytest.approx(truth.value, rel=1e-5)
     assert next(model.parameters()).dtype == torch.bfloat16
+
+
+def tall(seed: int, nonlinearity=nn.Tanh):
+    """Small plain networks on batches that are large enough for a start from an eighth of them."""
+    draws = torch.Generator().manual_seed(seed)
+    x = torch.randn(64, 6, generator=draws) * torch.logspace(0, -1, 6)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        parts = [nn.Linear(6, 12), nonlinearity(), nn.Linear(12, 12), nonlinearity(), nn.Linear(12, 4)]
+    return nn.Sequential(*parts), x, torch.randint(4, (64,), generator=draws)
+
+
+SEEDS = [range(4), pytest.param(range(4, 24), marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("nonlinearity", [nn.Tanh, nn.ReLU])
+def test_starts_from_an_eighth_of_the_samples_agree_with_a_dense_reference(nonlinearity, seeds):
+    costs = []
+    for seed in seeds:
+        model, x, y = tall(seed, nonlinearity)
+        truth = dense.largest(dense.ggn(model, x, y, F.cross_entropy))[0]
+        found = top_eigenvalue(model, [(x, y)], "cross_entropy", generator=seed)
+        assert found.value == pytest.approx(truth, rel=1e-2)
+        costs.append(found.cost)
+    assert sum(costs) / len(costs) <= 10
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_hessians_agree_with_torchs_own(seeds):
+    """`torch.autograd.functional.hessian` in float64, over the flat parameters."""
+    for seed in seeds:
+        model, x, y = tall(seed)
+        named = {name: p.detach().double() for name, p in model.named_parameters()}
+        sizes = [p.numel() for p in named.values()]
+
+        def loss(flat, model=model, x=x, y=y, named=named, sizes=sizes):
+            parts = zip(named, torch.split(flat, sizes), strict=True)
+            values = {name: part.view(named[name].shape) for name, part in parts}
+            return F.cross_entropy(torch.func.functional_call(model.double(), values, x.double()), y)
+
+        together = torch.cat([p.flatten() for p in named.values()])
+        truth = float(torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, together))[-1])
+        found = top_eigenvalue(model.float(), [(x, y)], "cross_entropy", matrix="hessian", generator=seed)
+        assert found.value == pytest.approx(truth, rel=1e-2)
+
+
+class Mixing(nn.Module):
+    """A graph network: its inputs cannot be cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 4)
+        self.register_buffer("mixing", torch.eye(64) + torch.diag(torch.ones(63), 1))
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.mixing @ self.first(x)))
+
+
+def test_what_cannot_be_cut_starts_at_the_gradient():
+    _, x, y = tall(0)
+    torch.manual_seed(0)
+    model = Mixing()
+    found = top_eigenvalue(model, [(x, y)], "cross_entropy", tolerance=1e-3, generator=0)
+    truth = dense.largest(dense.ggn(model, x, y, F.cross_entropy))[0]
+    assert found.value == pytest.approx(truth, rel=1e-3)

@@ -26,9 +26,10 @@ def digits(seed: int, hidden: int, nonlinearity=nn.ReLU, *, raw: bool = True):
     return nn.Sequential(*layers[:-1]), [(x[part], torch.tensor(data.target)[part]) for part in order.split(128)]
 
 
-def after(model, batches, optimizer, rate: float, steps: int) -> float:
+def after(model, batches, optimizer, rate: float, steps: int, warm_up: int = 0) -> float:
     step_of = make_optimizer(OptimizerSettings(optimizer), model.parameters(), rate)
     for step in range(steps):
+        step_of.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / max(1, warm_up))
         x, y = batches[step % len(batches)]
         step_of.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
@@ -77,6 +78,104 @@ def test_where_no_rate_trains_there_is_no_rate_but_a_reason():
     assert not found.proven
     assert "lowered the loss" in found.reason
     assert found.cost <= 400
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_plateau_of_forty_steps_is_waited_out(seed):
+    """Raw pixels: for forty steps the rate that falls fastest is one that never leaves the plateau."""
+    model, batches = digits(seed, 4)
+    found = suggest_learning_rate(model, batches, "cross_entropy", "sgd", generator=seed)
+    assert found.cost <= 400
+    chosen = next(run for run in found.runs if run.rate == found.value)
+    assert sum(chosen.losses[-8:]) / 8 < 0.8 * math.log(10)
+
+
+def test_a_leader_that_stands_still_gives_way_to_a_lower_rate():
+    """Units that a high rate kills reach the best constant first, and stay there."""
+    _, batches = digits(0, 2)
+    images = [(x, x) for x, _ in batches]
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        parts = [nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8), nn.ReLU(), nn.Linear(8, 32), nn.ReLU()]
+        model = nn.Sequential(*parts, nn.Linear(32, 64), nn.Sigmoid())
+    found = suggest_learning_rate(model, images, "mse", "momentum", generator=0)
+    constant = float(torch.cat([x for x, _ in images]).var(0, correction=0).mean())
+    chosen = next(run for run in found.runs if run.rate == found.value)
+    assert sum(chosen.losses[-8:]) / 8 < 0.9 * constant
+
+
+def test_a_warm_up_helps_where_the_start_is_sharp():
+    """Weights half as large again as He's: λ falls fiftyfold, and three times the rate diverges unless it is raised."""
+
+    def sharp():
+        _, batches = digits(0, 3, raw=False)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            linear = [nn.Linear(i, o) for i, o in ((64, 128), (128, 128), (128, 128), (128, 10))]
+            for layer in linear:
+                nn.init.kaiming_normal_(layer.weight)
+                nn.init.zeros_(layer.bias)
+                layer.weight.data.mul_(1.5)
+        return nn.Sequential(*[part for layer in linear for part in (layer, nn.ReLU())][:-1]), batches
+
+    model, batches = sharp()
+    found = suggest_learning_rate(model, batches, "cross_entropy", "sgd", generator=0, warm_up=True)
+    assert found.growth < 0.1
+    steps, rate = found.warm_up
+    assert rate == pytest.approx(3 * found.value)
+    raised = after(*sharp(), "sgd", rate, 200, warm_up=steps)
+    assert raised < 0.5 * after(*sharp(), "sgd", found.value, 200)
+    assert not after(*sharp(), "sgd", rate, 200) < math.log(10)  # it may be NaN
+
+
+def test_a_sharp_start_is_said():
+    """One layer of weights ten times too large: λ falls as the outputs do."""
+    _, batches = digits(0, 1, raw=False)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+        model[2].weight.data.mul_(10)
+    found = suggest_learning_rate(model, batches, "cross_entropy", "sgd", generator=0)
+    assert any("--warm-up" in sentence for sentence in found.advice) == (found.growth < 0.1)
+
+
+def test_a_warm_up_is_not_suggested_where_it_does_not_help():
+    """λ grows to the bound: what the rate is raised to at last is unstable all the same."""
+    model, batches = digits(0, 4, raw=False)
+    found = suggest_learning_rate(model, batches, "cross_entropy", "sgd", generator=0, warm_up=True)
+    assert found.growth > 1
+    assert found.warm_up is None
+    assert not any("--warm-up" in sentence for sentence in found.advice)
+
+
+def far_targets(seed: int):
+    """Targets of mean 300 and deviation 50, as they come."""
+    draws = torch.Generator().manual_seed(5)
+    x = torch.randn(768, 8, generator=draws)
+    smooth = torch.tanh(x @ torch.randn(8, 16, generator=draws) / 8**0.5) @ torch.randn(16, 1, generator=draws)
+    y = 300 + 50 * smooth / smooth.std()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        parts = [nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)]
+    return nn.Sequential(*parts), list(zip(x.split(64), y.split(64), strict=True))
+
+
+def test_targets_far_from_zero_get_a_rate_within_three_of_the_best():
+    """In forty steps the rate that carries the outputs there first wins; only later is it seen which one trains."""
+    model, batches = far_targets(0)
+    found = suggest_learning_rate(model, batches, "mse", "adam", generator=0)
+    assert found.cost <= 400
+    losses = {}
+    for factor in (1 / 9, 1 / 3, 1, 3, 9):
+        model, _ = far_targets(0)
+        step_of = torch.optim.Adam(model.parameters(), factor * found.value)
+        for step in range(200):
+            x, y = batches[step % len(batches)]
+            step_of.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            step_of.step()
+        losses[factor] = sum(float(nn.functional.mse_loss(model(x), y).detach()) for x, y in batches)
+    assert 1 / 3 <= min(losses, key=losses.get) <= 3
 
 
 def test_no_steps_give_what_the_curvature_says_and_say_that_it_is_unproven():

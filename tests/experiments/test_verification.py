@@ -57,3 +57,29 @@ def test_report_and_document_say_the_same():
     assert "diverged" in text
     assert not math.isfinite(runs[1].held_out)
     assert max(map(len, text.splitlines())) <= 80
+
+
+class Slope(nn.Module):
+    """A derivative inside the forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 1)
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        u = self.body(x).square()
+        return torch.autograd.grad(u.sum(), x, create_graph=True)[0].sum(1, keepdim=True)
+
+
+def test_gradients_inside_forward_and_the_users_own_optimizer():
+    torch.manual_seed(0)
+    model = Slope()
+    before = state_of(model)
+    theirs = torch.optim.NAdam(model.parameters(), lr=1e-2)
+    found = suggest_learning_rate(model, BATCHES, "mse", theirs, generator=0)
+    runs = verify_learning_rate(model, BATCHES, "mse", found, optimizer=theirs, factors=(1.0,))
+    assert runs[0].optimizer == "NAdam"
+    assert runs[0].held_out < runs[0].held_out_start
+    assert state_of(model) == before
+    assert not theirs.state

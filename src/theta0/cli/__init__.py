@@ -194,7 +194,8 @@ def _rated(
     verified = tell is not None and found.value is not None
     if tell is not None and verified:
         tell("training briefly around the suggestion")
-    runs = verify_learning_rate(t.model, t.batches, t.loss, found, step=t.step) if verified else ()
+    tried = {"step": t.step, "optimizer": optimizer}
+    runs = verify_learning_rate(t.model, t.batches, t.loss, found, **tried) if verified else ()
     return Outcome(
         lambda: rate_document(found, runs, target=t.name),
         lambda: rate_report(found, runs, target=t.name),

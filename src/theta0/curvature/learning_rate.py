@@ -95,23 +95,6 @@ class LearningRate:
     advice: tuple[str, ...] = ()
 
 
-def suggest_learning_rate(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Loss = None,
-    optimizer: str = "sgd",
-    *,
-    steps: Literal[0] = 0,
-    **options: Any,
-) -> LearningRate:
-    """As `curvature_rate`, for an optimizer by name in its default settings.
-
-    Returns:
-        The suggestion, which no run has tried.
-    """
-    return curvature_rate(model, batches, loss, OptimizerSettings(optimizer), **options)
-
-
 def curvature_rate(
     model: nn.Module,
     batches: Iterable[Any],

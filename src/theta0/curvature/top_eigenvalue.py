@@ -1,14 +1,14 @@
 """The largest eigenvalue of a loss's curvature at the parameters as they are."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theta0._batches import in_single_precision, load_batches, with_shapes
+from theta0._batches import Batch, in_single_precision, load_batches, sliced, with_shapes
 from theta0._losses import Loss, checked
 from theta0._models import unwrapped
 from theta0._randomness import Randomness, streams
@@ -17,8 +17,10 @@ from theta0.curvature.problem import Curvature, Matrix, Problem
 from theta0.curvature.products import curvature_products
 from theta0.curvature.self_test import SelfTest, self_test
 
-_LEAST_COLD, _LEAST_WARM = 4, 2
+_LEAST_COLD, _LEAST_WARM, _LEAST_PART = 4, 2, 7
 _RANDOM = 0.9  # share of a random direction in a cold start; not 1, which could cancel in one dimension
+_PART, _SMALLEST = 8, 64  # an eighth of a batch of at least so many samples gives the start
+_COARSE, _FEW = 0.03, 12  # tolerance and most products there; too few of them miss a close rival
 _FRESH = 0.1  # share of a random direction in a warm start, so that a new top eigenvector can be found
 
 
@@ -48,8 +50,8 @@ class TopEigenvalue:
         values: the k largest.
         residual: ‖Au - θu‖/|θ| of the worst of them.
         error: what the worst of them may be off by, relatively, as far as the residuals say.
-        products: matrix-vector products taken.
-        cost: in gradients (forward and backward on the mean batch).
+        products: matrix-vector products taken, on the whole batches.
+        cost: in gradients (forward and backward on the mean batch), the start included.
         matrix: "ggn", "fisher" or "hessian".
         converged: whether the errors are below the tolerance; if not, the true value may be larger.
         certificate: if one was asked for.
@@ -93,10 +95,13 @@ def top_eigenvalue(
     the parameters that require a gradient, of the mean over batches (by their sizes) of the loss as given. The model
     is left as it was. Batch normalisation stays in the mode in which it is found, dropout is off.
 
-    The iteration starts at the gradient, which leans towards the top eigenvectors, plus a random direction of about the
-    same length, and stops when the error that the residual allows (`lanczos`), and the last product's gain, are below a
-    third of `tolerance`·θ. Of two eigenvalues closer than about the tolerance either may be reported; a smaller one
-    tells them apart. An exactly repeated eigenvalue may be found once only, which matters for k > 1.
+    The iteration starts at the top eigenvector over an eighth of each batch's samples, found in the same way, plus a
+    tenth of a random direction. For batches below 64, inputs that cannot be cut, k > 1 and the Hessian, whose top
+    eigenvector differs more from one sample to the next, it starts at the gradient, which leans towards the top
+    eigenvectors, plus a random direction of about the same length. It stops when the error that the residual allows
+    (`lanczos`), and the last product's gain, are below a third of `tolerance`·θ. Of two eigenvalues closer than about
+    the tolerance either may be reported; a smaller one tells them apart. An exactly repeated eigenvalue may be found
+    once only, which matters for k > 1.
 
     Args:
         model: the network.
@@ -126,23 +131,74 @@ def top_eigenvalue(
     data = load_batches(batches, unwrapped(model), max_batches=max_batches)
     inner, data = in_single_precision(with_shapes(unwrapped(model), data[0]), data)
     stream = streams(generator)
-    with curvature_products(
-        inner,
-        data,
-        checked(loss),
-        matrix=matrix,
-        recompute=recompute,
-        inverse_preconditioner=inverse_preconditioner,
-        seed=int(torch.randint(2**31, (), generator=stream("forward"))),
-    ) as (curvature, problem):
+    shared: dict[str, Any] = {
+        "matrix": matrix,
+        "recompute": recompute,
+        "inverse_preconditioner": inverse_preconditioner,
+    }
+    limits: dict[str, Any] = {
+        "wanted": k,
+        "tolerance": tolerance,
+        "max_products": max_products,
+        "certify": certify,
+        "check": check,
+    }
+    given, spent = start.vector if isinstance(start, TopEigenvalue) else start, 0.0
+    least = _LEAST_COLD if given is None else _LEAST_WARM
+    if given is None and certify is None and k == 1 and matrix != "hessian":
+        given, spent = _of_a_part(inner, data, checked(loss), streams(stream("part")), max_products, shared)
+    found = _of_problem(inner, data, checked(loss), given, stream, shared, least=least, **limits)
+    return replace(found, cost=found.cost + spent)
+
+
+def _of_a_part(
+    model: nn.Module,
+    data: Sequence[Batch],
+    loss: Loss,
+    stream: Callable[[str], torch.Generator],
+    most: int,
+    shared: dict[str, Any],
+) -> tuple[Float[Tensor, " parameters"] | None, float]:
+    """The top eigenvector over an eighth of the samples, and its cost; None for small batches and uncuttable ones."""
+    if min(batch.size for batch in data) < _SMALLEST:
+        return None, 0.0
+    parts = [sliced(batch, slice(batch.size // _PART)) for batch in data]
+    try:
+        found = _of_problem(
+            model, parts, loss, None, stream, shared, least=_LEAST_PART, tolerance=_COARSE, max_products=min(most, _FEW)
+        )
+    except (RuntimeError, ValueError):  # a graph or a mask of the whole batch's size; no curvature in so few samples
+        return None, 0.0
+    return found.vector, found.cost * sum(part.size for part in parts) / sum(batch.size for batch in data)
+
+
+def _of_problem(
+    model: nn.Module,
+    data: Sequence[Batch],
+    loss: Loss,
+    given: Tensor | None,
+    stream: Callable[[str], torch.Generator],
+    shared: dict[str, Any],
+    *,
+    least: int,
+    tolerance: float,
+    max_products: int,
+    wanted: int = 1,
+    certify: tuple[float, float] | None = None,
+    check: bool = False,
+) -> TopEigenvalue:
+    """The products' graph, and Lanczos on it."""
+    seed = int(torch.randint(2**31, (), generator=stream("forward")))
+    with curvature_products(model, data, loss, seed=seed, **shared) as (curvature, problem):
         return _iterated(
             curvature,
             problem,
-            start.vector if isinstance(start, TopEigenvalue) else start,
+            given,
             stream,
+            least=least,
             certify=certify,
             check=check,
-            wanted=k,
+            wanted=wanted,
             tolerance=tolerance,
             max_products=max_products,
         )
@@ -154,6 +210,7 @@ def _iterated(
     given: Tensor | None,
     stream: Callable[[str], torch.Generator],
     *,
+    least: int,
     certify: tuple[float, float] | None,
     check: bool,
     wanted: int,
@@ -162,7 +219,8 @@ def _iterated(
 ) -> TopEigenvalue:
     """Lanczos within the block in which the products are valid."""
     test = self_test(curvature, problem, stream("test")) if check else None
-    least, certificate = _least(curvature, certify, given)
+    certificate = _certificate(curvature, certify, given)
+    least = least if certificate is None else max(least, certificate.products)
     draws = stream("start")
 
     def fresh() -> Tensor:
@@ -234,12 +292,9 @@ def _other_parameters(given: Tensor) -> str:
     )
 
 
-def _least(
-    curvature: Curvature, certify: tuple[float, float] | None, start: Tensor | None
-) -> tuple[int, Certificate | None]:
-    cold = _LEAST_COLD if start is None else _LEAST_WARM
+def _certificate(curvature: Curvature, certify: tuple[float, float] | None, start: Tensor | None) -> Certificate | None:
     if certify is None:
-        return cold, None
+        return None
     if start is not None:
         raise ValueError(
             "certify: expected no start, since the guarantee is over a random one, got both; leave one out"
@@ -251,7 +306,7 @@ def _least(
         )
     epsilon, delta = certify
     products = products_for(epsilon, delta, curvature.size)
-    return max(cold, products), Certificate(epsilon, delta, products, curvature.size)
+    return Certificate(epsilon, delta, products, curvature.size)
 
 
 def _require_sensible(k: int, tolerance: float, max_products: int, certify: tuple[float, float] | None) -> None:

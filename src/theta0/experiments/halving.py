@@ -8,7 +8,9 @@ from theta0.experiments.runs import Experiment, PausedRun, continued, started
 RUNGS = (10, 20, 40, 80, 160)
 ENOUGH = 40  # steps after which the search may end
 FALL = 0.15  # share of the loss to lose until then; else it goes on
+DEAD = 0.002  # of the loss: a leader that lost no more since the rung before stands still
 STILL = 0.05  # of the loss to lose since the rung before, where it began above what a constant predictor reaches
+FAR = 2.0  # times the best constant predictor's loss: a start above it shows at first how fast outputs travel
 LEVEL = 1.02  # times the first loss: a run on a plateau that is not above goes on beside the leader
 EQUAL = 0.01  # of the loss
 CLOSE = 0.2  # of the leader's fall: a neighbour so little behind goes on too
@@ -55,24 +57,37 @@ class Search:
         still = score < before - STILL * abs(before) and score < self.first - FALL * abs(self.first)
         return still or score < self.reference - FALL * abs(self.reference)
 
+    def settled(self, k: int, rung: int) -> bool:
+        """Whether the search may end: the loss has fallen, and not only since outputs came to the targets' place."""
+        travels = self.first > FAR * abs(self.reference)
+        return rung >= ENOUGH and self.fallen(k, rung) and (rung >= RUNGS[-1] or not travels)
+
+    def lately(self, k: int, rung: int) -> float:
+        """What a run lost since half of the steps of a rung; NaN where it did not come so far."""
+        if k not in self.runs or len(self.runs[k].losses) < rung:
+            return math.nan
+        return self.runs[k].score(rung // 2, WINDOW) - self.runs[k].score(rung, WINDOW)
+
     def leader(self, rung: int) -> int | None:
-        """The k of the least mean loss, on a long plateau the highest of equals; None where every run diverged."""
+        """The k of the least mean loss, on a long plateau the equal that falls fastest; None where all diverged."""
         found = {k: score for k, score in self.scores(rung).items() if math.isfinite(score)}
         if not found:
             return None
         best = min(found, key=lambda k: found[k])
         if rung <= ENOUGH or self.fallen(best, rung):
             return best
-        return max(k for k, score in found.items() if score <= found[best] + EQUAL * abs(found[best]))
+        equal = [k for k, score in found.items() if score <= found[best] + EQUAL * abs(found[best])]
+        return max(equal, key=lambda k: self.lately(k, rung))
 
 
 def searched(search: Search, most: float) -> tuple[Search, int]:
     """Run candidates to the rungs, until the leader has fallen or the gradients are spent.
 
-    The leader is the run of least loss on a rung. It goes on to the next, with the neighbours that are close behind; on
-    a plateau, where the largest rate that has not broken yet looks best, with both neighbours. A leader that is the
-    topmost candidate gets one above it, one that is the lowest on the first rung or on a plateau one below it. Where it
-    rises or diverges, the next lower one goes on from where it waits.
+    The leader is the run of least loss on a rung. It goes on to the next, with the neighbours that are close behind. On
+    a plateau the largest rate that has not broken yet looks best, and where outputs start far from the targets the one
+    that carries them there first: the next lower goes on too unless it is known to fall more slowly by then. A leader
+    that is the topmost candidate gets one above it, one that is the lowest on the first rung or on a plateau one below
+    it. Where it rises, stands still or diverges, the next lower one goes on from where it waits.
 
     Args:
         search: with its first candidates.
@@ -88,7 +103,7 @@ def searched(search: Search, most: float) -> tuple[Search, int]:
         search = _at_rung(search, rung, last, most)
         last = rung
         leader = search.leader(rung)
-        if leader is None or (rung >= ENOUGH and search.fallen(leader, rung)):
+        if leader is None or search.settled(leader, rung):
             break
     return search, last
 
@@ -130,11 +145,13 @@ def _going_on(search: Search, rung: int, before: int) -> list[int]:
     leader, scores = search.leader(before), search.scores(before)
     if leader is None:
         return []
-    close = scores[leader] + CLOSE * max(search.first - scores[leader], 0.0)
+    start = search.reference if scores[leader] < search.reference else search.first
+    close = scores[leader] + CLOSE * max(start - scores[leader], 0.0)
     below, above = (scores.get(k, math.inf) <= close for k in (leader - 1, leader + 1))
-    if before > RUNGS[0] and not search.fallen(leader, before):
-        below = True
-        above = above or (rung <= ENOUGH and scores.get(leader + 1, math.inf) <= LEVEL * search.first)
+    if before > RUNGS[0] and not (search.fallen(leader, before) and search.settled(leader, max(before, ENOUGH))):
+        below = below or not search.lately(leader - 1, before) <= search.lately(leader, before)
+        untried = rung <= ENOUGH or (rung <= 2 * ENOUGH and leader + 1 not in scores)
+        above = above or (untried and _last(search, leader + 1) <= LEVEL * search.first)
     wanted = [leader, *([leader - 1] if below else []), *([leader + 1] if above else [])]
     return [k for k in wanted if k not in search.runs or not search.runs[k].diverged]
 
@@ -149,8 +166,21 @@ def _wanted(search: Search, rung: int, before: int) -> list[int]:
         return [leader + 1]
     if not before:
         return [leader - 1] if leader == lowest > LOWEST else []
-    rises = scores[leader] > search.scores(before).get(leader, math.inf)
-    return _waiting_below(search, leader, rung) if rises and leader == min(scores) else []
+    rises = scores[leader] > search.scores(before).get(leader, math.inf) and leader == min(scores)
+    waiting = _waiting_below(search, leader, rung)
+    still = rung >= ENOUGH and all(_still(search, k, rung) for k in range(max(waiting, default=leader) + 1, leader + 1))
+    return waiting if rises or still else []
+
+
+def _still(search: Search, k: int, rung: int) -> bool:
+    """Whether a run came to a rung without losing anything since the one before; a diverged one did not."""
+    return k not in search.runs or not search.lately(k, rung) > DEAD * abs(search.runs[k].score(rung, WINDOW))
+
+
+def _last(search: Search, k: int) -> float:
+    """A run's mean loss where it stands, infinite where there is none."""
+    run = search.runs.get(k)
+    return math.inf if run is None or run.diverged else run.score(len(run.losses), WINDOW)
 
 
 def _waiting_below(search: Search, k: int, rung: int) -> list[int]:

@@ -28,6 +28,8 @@ _LEARNT = 0.99  # of the best constant predictor's loss: not lower, and no longe
 _TARGETS = 10.0  # times a standardised target's spread, or its mean over its spread
 TIE = 0.05  # of the least loss
 EDGE = 1.5  # times its bound: training at a fixed rate settles near it (Cohen et al., 2021), well above it breaks
+KEPT = 0.5  # of the leader's fall; where the loss falls in proportion to the rate a lower one keeps a third
+SHARP = 0.1  # of λ at the start, at the end of the leader's run
 _COARSE = 0.1  # of λ, which only places the candidates
 
 
@@ -77,7 +79,8 @@ def suggest_learning_rate(
         batch_sizes: at most as large as the batches; λ is also taken on so many samples of each batch.
         steps: of all runs together, at most; about 100 are taken where the loss falls at once. 0 gives what the
             curvature says alone, unproven.
-        warm_up: whether to try the next higher rate with a warm-up too, for 40 to 160 steps more.
+        warm_up: whether to try the next higher rate with a warm-up too, for 40 to 160 steps more. It helps where λ
+            falls in the first steps, not where it grows.
         tolerance: of λ.
         certify: (ε, δ) for λ on the first batch; see `top_eigenvalue`.
         max_products: of each λ; see `LearningRate.converged`.
@@ -166,7 +169,18 @@ def _proven(
     leader = _least_of_equals(search, leader, rung)
     search, chosen, tops, cost = _below_the_edge(search, leader, rung, kind, allowed, direction)
     found = _found(search, chosen, rung, replace(allowed, cost=allowed.cost + cost + extra), tops)
-    return _warmed(search, chosen, rung, found) if warm_up else found
+    return _warmed(search, chosen, rung, found) if warm_up else _with_sharpness(found, rung)
+
+
+def _with_sharpness(found: LearningRate, rung: int) -> LearningRate:
+    """What a start whose λ falls many times in the first steps would gain by a warm-up."""
+    if found.growth is None or found.growth > SHARP:
+        return found
+    sentence = (
+        f"λ fell to {found.growth:.2g} times that of the start in {rung} steps: the start is sharp, and a higher rate "
+        "may train better if it is raised step by step; warm_up=True (--warm-up) tries it."
+    )
+    return replace(found, advice=(*found.advice, sentence))
 
 
 def _warmed(search: Search, chosen: int, rung: int, found: LearningRate) -> LearningRate:
@@ -193,6 +207,8 @@ def _below_the_edge(
 ) -> tuple[Search, int, dict[int, float], float]:
     """The leader, or the next lower rate that trains where λ at the leader's end lies far above its bound.
 
+    A lower rate that falls much more slowly as far as both went is not taken.
+
     Returns:
         The runs, the chosen one, λ where it was measured, and the cost of measuring.
     """
@@ -200,12 +216,22 @@ def _below_the_edge(
         return search, leader, {}, 0.0
     top, cost = _top(search.experiment, search.runs[leader], allowed.matrix, direction)
     tops = {} if top is None else {leader: top}
-    if top is None or search.runs[leader].rate <= EDGE * largest_rate(kind.settings, top):
+    above = top is not None and search.runs[leader].rate > EDGE * largest_rate(kind.settings, top)
+    if not above or not _keeps_up(search, leader):
         return search, leader, tops, cost
     lower = brought(search, {leader - 1}, rung)
     if lower.runs[leader - 1].diverged or not _trains(lower, leader - 1, rung):
         return lower, leader, tops, cost
     return lower, leader - 1, tops, cost
+
+
+def _keeps_up(search: Search, leader: int) -> bool:
+    """Whether the next lower rate lost at least a share of what the leader did, in as many steps."""
+    run = search.runs.get(leader - 1)
+    if run is None:
+        return False
+    fell, beside = (search.first - r.score(len(run.losses), WINDOW) for r in (run, search.runs[leader]))
+    return fell >= KEPT * beside
 
 
 def _top(experiment: Experiment, run: PausedRun, matrix: Matrix, direction: Tensor) -> tuple[float | None, float]:

@@ -1,16 +1,20 @@
 """Train briefly around a suggested learning rate, to see whether it holds."""
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
-from theta0._batches import held_out, initialised, load_batches
+from theta0._batches import Batch, held_out, initialised, load_batches
 from theta0._losses import Loss, checked
 from theta0._models import Step, unwrapped
 from theta0._state import preserve_state
-from theta0._training import Run, short_run
+from theta0._training import Run, count_gradients
 from theta0.curvature.learning_rate import LearningRate
+from theta0.experiments.optimizers import Optimizer, optimizer_kind, steppable
+from theta0.experiments.runs import Experiment, continued, losses_at, prepared, started
 
 FACTORS = (0.5, 1.0, 2.0, 4.0)
 
@@ -22,18 +26,22 @@ def verify_learning_rate(
     suggestion: LearningRate,
     *,
     step: Step | None = None,
+    optimizer: Optimizer | None = None,
     factors: Sequence[float] = FACTORS,
     steps: int = 50,
     max_batches: int | None = 32,
 ) -> tuple[Run, ...]:
     """Short runs from the model's start at multiples of a suggested rate; the model is left as it was.
 
+    They are made as those that found the rate, but on three quarters of the batches, and judged by the others.
+
     Args:
         model: the network.
         batches: `(inputs, targets)` batches; the last quarter is held out.
         loss: a name, a callable, or None where the model returns its own.
         step: instead of a loss, a function (model, batch) → loss that takes batches of any form.
-        suggestion: gives the optimizer and the rate.
+        suggestion: gives the rate, and the optimizer's name.
+        optimizer: a class, a factory or an optimizer to be mirrored, where a name does not say it all.
         factors: what the rate is multiplied by.
         steps: of each run.
         max_batches: how many batches are read; None reads all.
@@ -49,11 +57,21 @@ def verify_learning_rate(
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
     inner = initialised(unwrapped(model))
-    train, verify = held_out(load_batches(batches, inner, max_batches=max_batches, step=step))
-    runs = []
-    for factor in factors:
-        with preserve_state(inner):
-            rate = factor * suggestion.value
-            run = short_run(inner, train, verify, checked(loss), optimizer=suggestion.optimizer, rate=rate, steps=steps)
-        runs.append(run)
-    return tuple(runs)
+    train, held = held_out(load_batches(batches, inner, max_batches=max_batches, step=step))
+    kind = steppable(optimizer_kind(suggestion.optimizer if optimizer is None else optimizer, inner))
+    with preserve_state(inner):
+        experiment = prepared(inner, train, checked(loss), kind.make)
+        before = _mean(experiment, held)
+        rates = [factor * suggestion.value for factor in factors]
+        return tuple(_verified(experiment, held, kind.name, rate, steps, before) for rate in rates)
+
+
+def _verified(experiment: Experiment, held: Sequence[Batch], name: str, rate: float, steps: int, before: float) -> Run:
+    run = continued(experiment, started(experiment, rate), steps)
+    after = math.inf if run.diverged else _mean(experiment, held)
+    cost = count_gradients(len(run.losses), forward=2 * len(held))
+    return Run(name, rate, run.losses, after, before, cost)
+
+
+def _mean(experiment: Experiment, held: Sequence[Batch]) -> float:
+    return math.fsum(losses_at(replace(experiment, batches=held), range(len(held)))) / len(held)
