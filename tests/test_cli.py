@@ -316,7 +316,7 @@ def test_rate_prints_a_number_and_verifies_it():
     assert result["runs"][1]["held_out"] < result["runs"][1]["held_out_start"]
 
 
-DEEP = """
+UNTRAINABLE = """
     import torch
     from sklearn.datasets import load_digits
     from torch import nn
@@ -341,7 +341,7 @@ DEEP = """
 def test_rate_leaves_with_one_where_no_rate_trains(tmp_path):
     """Eight ReLU layers at torch's default start: gradient descent does not leave the plateau within the budget."""
     pytest.importorskip("sklearn")
-    done = inside("rate", target(tmp_path, DEEP), "--json")
+    done = inside("rate", target(tmp_path, UNTRAINABLE), "--json")
     assert done.exit_code == 1, done.stderr
     found = json.loads(done.stdout)["learning_rate"]
     assert found["value"] is None
