@@ -13,7 +13,7 @@ from theta0.curvature import top_eigenvalue
 DENSE = {"ggn": dense.ggn, "fisher": dense.ggn, "hessian": dense.hessian}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("matrix", ["ggn", "hessian"])
 @pytest.mark.parametrize("name", dense.NETS)
 def test_six_networks_agree_with_a_dense_reference(name, matrix):
@@ -251,6 +251,7 @@ def tall(seed: int, nonlinearity=nn.Tanh):
 SEEDS = [range(4), pytest.param(range(4, 24), marks=pytest.mark.slow)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("nonlinearity", [nn.Tanh, nn.ReLU])
 def test_starts_from_an_eighth_of_the_samples_agree_with_a_dense_reference(nonlinearity, seeds):

@@ -44,7 +44,7 @@ def hidden(self, x):
 
 def found(model, batches=None, loss="cross_entropy", **options):
     before = state_of(model)
-    result = diagnose(model, [(X, Y)] if batches is None else batches, loss, **options)
+    result = diagnose(model, [(X, Y)] if batches is None else batches, loss, **{"probe_steps": 0} | options)
     assert state_of(model) == before
     return [f for f in result.findings if f.severity != "note"]
 

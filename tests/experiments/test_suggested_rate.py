@@ -37,7 +37,7 @@ def after(model, batches, optimizer, rate: float, steps: int, warm_up: int = 0) 
     return sum(float(nn.functional.cross_entropy(model(x), y).detach()) for x, y in batches) / len(batches)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "rmsprop"])
 @pytest.mark.parametrize("name", ["mlp", "bn-resnet", "transformer"])
 def test_the_suggestion_is_the_rate_of_a_run_that_trained(name, optimizer):
@@ -80,6 +80,7 @@ def test_where_no_rate_trains_there_is_no_rate_but_a_reason():
     assert found.cost <= 400
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_plateau_of_forty_steps_is_waited_out(seed):
     """Raw pixels: for forty steps the rate that falls fastest is one that never leaves the plateau."""
@@ -90,6 +91,7 @@ def test_a_plateau_of_forty_steps_is_waited_out(seed):
     assert sum(chosen.losses[-8:]) / 8 < 0.8 * math.log(10)
 
 
+@pytest.mark.slow
 def test_a_leader_that_stands_still_gives_way_to_a_lower_rate():
     """Units that a high rate kills reach the best constant first, and stay there."""
     _, batches = digits(0, 2)
@@ -104,6 +106,7 @@ def test_a_leader_that_stands_still_gives_way_to_a_lower_rate():
     assert sum(chosen.losses[-8:]) / 8 < 0.9 * constant
 
 
+@pytest.mark.slow
 def test_a_warm_up_helps_where_the_start_is_sharp():
     """Weights half as large again as He's: λ falls fiftyfold, and three times the rate diverges unless it is raised."""
 
@@ -160,6 +163,7 @@ def far_targets(seed: int):
     return nn.Sequential(*parts), list(zip(x.split(64), y.split(64), strict=True))
 
 
+@pytest.mark.slow
 def test_targets_far_from_zero_get_a_rate_within_three_of_the_best():
     """In forty steps the rate that carries the outputs there first wins; only later is it seen which one trains."""
     model, batches = far_targets(0)

@@ -171,6 +171,7 @@ def progress_file(tmp_path_factory):
     return file
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -256,7 +257,7 @@ def test_the_last_steps_count_if_they_are_more_than_half_a_window(steps, stop, e
     assert torch.equal(weights_of(model), values[found.best_step])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("driver")], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("stop", [None, 13])
 @pytest.mark.parametrize("at", [1, 4], ids=["first batch", "last batch"])

@@ -107,7 +107,7 @@ def only_values_changed(before, after) -> bool:
 OTHERS = [(c, m) for c in CASES if c.name in ("norm and dropout", "tied", "frozen", "lstm") for m in METHODS.values()]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("c", "method"), [*((c, nio_) for c in CASES), *OTHERS], ids=lambda o: getattr(o, "name", ""))
 def test_nothing_but_the_scaled_values_changes(c, method):
     model = c.model()

@@ -13,7 +13,7 @@ each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 each_length = pytest.mark.parametrize("length", [4, 5, 12])
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @each_layout
 @each_length
 @pytest.mark.parametrize("prefer", ["explicit", "gram"])

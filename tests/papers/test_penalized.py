@@ -116,7 +116,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("figures")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fig8", "fig9", "fig10", "fig11", "fig12", "fig13"])
 def test_each_figure_is_written_with_its_numbers(name, folder):
     line = ITEMS[name](None, None, scale="smoke", out_dir=folder)

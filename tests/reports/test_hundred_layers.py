@@ -64,7 +64,7 @@ def report_of(model, **options):
     return found, console.file.getvalue().splitlines()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [{}, {"optimizer": "adam", "learning_rate": 1e-3}], ids=["", "with a rate"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_hundred_layers_are_one_screen_that_leads_with_a_sentence(name, options):

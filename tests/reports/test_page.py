@@ -72,7 +72,7 @@ def pages(tmp_path_factory):
     return Written()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RESULTS)
 def test_page_parses_and_tells_everything(name, pages):
     reader, text = read(pages[name])
