@@ -27,8 +27,9 @@ lint: setup
 test: lint
 	$(PYTEST) -m "not slow"
 
+# Everything, with the shapes that signatures state checked at every call.
 test-all: lint
-	$(PYTEST)
+	$(PYTEST) --shapes
 
 # diagnose leaves with 1 because the example is ill on purpose; treat must leave with 0.
 demo: setup

@@ -1,4 +1,4 @@
-"""Shapes and types in signatures are checked at run time while the tests run."""
+"""What all tests share: one thread, a sample of the matrices in the gate, and on request checks of shapes."""
 
 import gc
 import importlib.util
@@ -19,29 +19,24 @@ assert not any(name.startswith("theta0.") for name in sys.modules), (
 with mock.patch("random.getrandbits", random.Random(0).getrandbits):
     import beartype.door  # noqa: F401 - its spot checks then draw from a generator of their own, not from the global one
 HOME = Path(importlib.util.find_spec("theta0").origin).parent
-# Modules whose small functions are called a hundred thousand times: `make test-all` checks these signatures too.
-OFTEN = {
-    "theta0._losses",
-    "theta0._models",
-    "theta0._moments",
-    "theta0.initializers._layerwise",
-    "theta0.measurements.output_jacobian",
-    "theta0.measurements.simplex_discrepancy",
-    "theta0.parametrizations._centering",
-    "theta0.parametrizations._input_side",
-    "theta0.theory.variance_factors",
-}
 torch.set_num_threads(1)
 settings.register_profile("suite", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("suite")
 
 
+def pytest_addoption(parser):
+    """`--shapes`: as `make test-all` does."""
+    parser.addoption(
+        "--shapes", action="store_true", help="check the shapes in signatures at every call (a third more time)"
+    )
+
+
 def pytest_configure(config):
-    """Signatures that state shapes are checked at run time."""
-    paths = [path for path in sorted(HOME.rglob("*.py")) if "from jaxtyping import" in path.read_text()]
-    names = {".".join(("theta0", *path.relative_to(HOME).with_suffix("").parts)) for path in paths}
-    checked = names - OFTEN if config.option.markexpr == "not slow" else names
-    install_import_hook([name.removesuffix(".__init__") for name in sorted(checked)], "beartype.beartype")
+    """Signatures that state shapes are checked at run time, where asked for."""
+    if config.getoption("--shapes"):
+        paths = [path for path in sorted(HOME.rglob("*.py")) if "from jaxtyping import" in path.read_text()]
+        names = [".".join(("theta0", *path.relative_to(HOME).with_suffix("").parts)) for path in paths]
+        install_import_hook([name.removesuffix(".__init__") for name in names], "beartype.beartype")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -65,6 +65,7 @@ def test_each_optimizer_has_its_own_and_the_model_is_left_as_it_was(optimizer):
     assert state_of(model) == before
 
 
+@pytest.mark.slow
 def test_the_same_generator_gives_the_same_rate():
     torch.manual_seed(0)
     model = mlp()

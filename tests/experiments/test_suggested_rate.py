@@ -250,6 +250,7 @@ def test_wherever_a_training_step_works(name):
     assert chosen.losses[-1] < 0.9 * chosen.losses[0]
 
 
+@pytest.mark.slow
 def test_large_targets_are_named():
     model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
     found = suggest_learning_rate(model, [(X, 1e4 + X[:, :1])], "mse", "adam", generator=0)

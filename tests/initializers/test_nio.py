@@ -337,6 +337,7 @@ def test_an_end_of_the_way_that_is_not_finite_leaves_a_shorter_way():
     assert result.interpolation == 0.5
 
 
+@pytest.mark.slow
 def test_batch_normalisation_uses_batch_statistics_and_dropout_is_off():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.9), nn.Linear(8, 4))

@@ -74,7 +74,7 @@ def test_uniform_outputs_score_zero_within_noise():
     assert abs(table["uniformity"]) < 0.01
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("measure", [neighbours, jacobians, dead_units])
 @pytest.mark.parametrize("name", ["norm and dropout", "transformer, batch first", "cnn", "lazy", "mixed modes"])
 def test_the_model_and_the_random_state_are_left_as_they_were(measure, name):

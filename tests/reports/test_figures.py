@@ -37,6 +37,7 @@ def test_charts_are_well_formed_and_need_nothing_else(depth):
         assert not any(e.tag in {f"{SVG}script", f"{SVG}metadata", f"{SVG}image"} for e in root.iter())
 
 
+@pytest.mark.slow
 def test_definitions_of_two_charts_on_a_page_have_different_names():
     names = [e.attrib["id"] for p in panels(cases.kept()) for e in ET.fromstring(p.svg).iter() if "id" in e.attrib]
     assert len(names) == len(set(names))

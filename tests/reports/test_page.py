@@ -72,7 +72,7 @@ def pages(tmp_path_factory):
     return Written()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", RESULTS)
 def test_page_parses_and_tells_everything(name, pages):
     reader, text = read(pages[name])
@@ -95,7 +95,7 @@ def test_consequences_are_folded_under_their_cause_with_a_line_that_is_seen(page
     assert "4 · note" in note
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", RESULTS)
 def test_page_is_self_contained(name, pages):
     html = pages[name].read_text(encoding="utf-8")
