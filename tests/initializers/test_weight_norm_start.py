@@ -236,8 +236,9 @@ def test_draws_are_repeatable_and_of_the_sources_size():
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.floats(-5, 5), min_size=4, max_size=4), st.lists(st.floats(0.1, 10), min_size=4, max_size=4))
+@given(st.lists(st.floats(-5, 5), min_size=4, max_size=4), st.lists(st.floats(0.5, 2), min_size=4, max_size=4))
 def test_the_start_forgets_scales_and_biases(biases, scales):
+    """Scales near each other: a unit that varies far less than its layer counts as silent and keeps its size."""
     torch.manual_seed(0)
     plain, changed = (nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)).double() for _ in range(2))
     changed.load_state_dict(plain.state_dict())
