@@ -159,3 +159,20 @@ def test_what_is_no_optimizer():
         optimizer_kind("lion", net())
     with pytest.raises(ValueError, match=r"optimizer: expected one of sgd.* a function from parameters"):
         optimizer_kind(lambda parameters: 3, net())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_labels_that_are_places_in_the_batch_stay_with_the_whole_batch(optimizer):
+    """As of a contrastive loss: a part of the batch has fewer pairs, and its labels are others."""
+    torch.manual_seed(0)
+    encoder, views = nn.Linear(8, 4), torch.randn(4, 2, 32, 8)
+
+    def step(model, batch):
+        first, second, places = batch
+        similar = F.normalize(model(first), dim=1) @ F.normalize(model(second), dim=1).T
+        return F.cross_entropy(5 * similar, places)
+
+    batches = [(x, x + 0.1 * y, torch.arange(32)) for x, y in views]
+    found = diagnose(encoder, batches, step=step, optimizer=optimizer, learning_rate=1e-2)
+    assert found.records
+    assert [f.code for f in found.findings if f.severity == "error"] == []

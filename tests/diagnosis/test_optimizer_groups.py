@@ -50,3 +50,11 @@ def test_an_optimizer_of_a_copy_says_nothing():
 def test_a_class_a_name_and_a_factory_hold_all():
     for optimizer in ("adam", torch.optim.Adam, lambda parameters: torch.optim.Adam(parameters, lr=1e-3)):
         assert lacking(network(), optimizer) == []
+
+
+def test_an_optimizer_made_before_the_only_trained_layer_was_replaced():
+    model = network()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    model[2] = nn.Linear(model[2].in_features, model[2].out_features)
+    assert lacking(model, optimizer) == [("error", ("2.weight", "2.bias"))]

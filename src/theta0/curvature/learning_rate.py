@@ -286,7 +286,7 @@ def _inverse_preconditioner(
     parameters = trained_parameters(model)
     squares = []
     with twice_differentiable(model), no_dropout():  # as for the curvature: a dropped unit has no second moment
-        if cuts > 1 and not _takes(model, parts[0], loss):
+        if cuts > 1 and not all(_takes(model, part, loss) for part in (parts[0], parts[-1])):
             parts, cuts = list(data), 1
         for part in parts:
             value, _ = loss_of(model, part, loss)
@@ -306,7 +306,11 @@ def _takes(model: nn.Module, part: Batch, loss: Loss) -> bool:
 
 def _cuttable(batch: Batch) -> bool:
     """Whether every target belongs to one sample: flattened tokens and pairs within the batch do not."""
+    leaves = [leaf for leaf in tree_flatten((batch.targets, batch.inputs))[0] if isinstance(leaf, Tensor)]
     targets = [leaf for leaf in tree_flatten(batch.targets)[0] if isinstance(leaf, Tensor) and leaf.dim() > 0]
-    distinct = bool(targets) and targets[0].dim() == 1 and len(torch.unique(targets[0])) == batch.size
-    labels = distinct and not targets[0].is_floating_point()  # one class per sample: each names its place in the batch
-    return not labels and all(leaf.shape[0] == batch.size for leaf in targets)
+    # One whole number per sample, each another one: it names a place in the batch, as labels of pairs do.
+    places = any(
+        leaf.shape == (batch.size,) and not leaf.is_floating_point() and len(torch.unique(leaf)) == batch.size
+        for leaf in leaves
+    )
+    return not places and all(leaf.shape[0] == batch.size for leaf in targets)

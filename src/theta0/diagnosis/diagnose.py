@@ -1,5 +1,6 @@
 """Measure a starting point and judge it by rules."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -104,6 +105,21 @@ def diagnosis_of(
     rules: Sequence[Rule] | None = None,
 ) -> Diagnosis:
     """As `diagnose`, on batches already loaded."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using a target size")  # torch's, once a call: broadcast-loss says it once
+        return _diagnosed(model, batches, loss, optimizer=optimizer, rate=rate, probe_steps=probe_steps, rules=rules)
+
+
+def _diagnosed(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    loss: Loss,
+    *,
+    optimizer: str | OptimizerKind | None,
+    rate: float | None,
+    probe_steps: int,
+    rules: Sequence[Rule] | None,
+) -> Diagnosis:
     by_code = _by_code([*RULES, *(rules or ())])
     evidence = Evidence(model, batches, loss, optimizer=optimizer, rate=rate, probe_steps=probe_steps)
     alone = [rule for rule in by_code.values() if rule.alone is not None and rule.alone(evidence)]

@@ -168,11 +168,14 @@ def _mirrored(
 
 
 def _lacking(optimizer: torch.optim.Optimizer, model: nn.Module) -> tuple[str, ...]:
-    """The trained parameters that neither it nor any other optimizer holds; none where it holds none of the model's."""
+    """The trained parameters that neither it nor any other optimizer holds; none where it holds none of the model's.
+
+    One that was made before a layer was replaced still holds the others, frozen ones too.
+    """
     own = {id(p) for group in optimizer.param_groups for p in group["params"]}
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     missing = [name for name, p in trained.items() if id(p) not in own]
-    if not missing or len(missing) == len(trained):
+    if not missing or not any(id(p) in own for p in model.parameters()):
         return ()
     others = (o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer) and "param_groups" in vars(o))
     held = {id(p) for other in others for group in other.param_groups for p in group["params"]}

@@ -26,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{listed(frozen)} will not be trained (requires_grad is False). {left}"
             "If that is not meant, set requires_grad_(True)."
         ),
-        remedy="model.requires_grad_(True)",
+        remedy="" if trained and not alone else "model.requires_grad_(True)",
         source="requires_grad",
         layers=tuple(frozen),
     )

@@ -46,7 +46,8 @@ def _tried(suspected: Finding | None, run: ExperimentRun, probe: Probe) -> Findi
     if better is None or not wins or run.outcome == "trains" or open_:
         if suspected is None:
             return None
-        shown = f"Tried all the same, {fall(run, probe.first)}: the rate is not what is wrong."
+        verdict = "the rate is not what is wrong" if run.outcome == "trains" else "no lower rate does better"
+        shown = f"Tried all the same, {fall(run, probe.first)}: {verdict}."
         return replace(suspected, severity="note", message=f"{suspected.message} {shown}", evidence=probe.runs)
     message = f"The learning rate {run.rate:g} is too high: {fall(run, probe.first)}, and {fall(better, probe.first)}."
     return Finding(

@@ -89,9 +89,9 @@ def _dwarfed(ratio: float, first: object, last: object) -> Finding:
         threshold=RATIO,
         message=(
             f"The gradient of the summand `{large.name}` ({large.line or 'no line known'}) is {ratio:.2g} times that "
-            f"of `{small.name}` ({small.line or 'no line known'}): training follows the first alone. Weight the "
-            "summands so that their gradients are within a few powers of ten; take both as means over entries, or "
-            "both as sums."
+            f"of `{small.name}` ({small.line or 'no line known'}): training follows the first alone. For a penalty "
+            "that is common and no fault. If both are meant to count, weight them so that their gradients are within a "
+            "few powers of ten; take both as means over entries, or both as sums."
         ),
         remedy="",
         source="the gradient of each summand; threshold: judgement",

@@ -96,7 +96,7 @@ def _advice(name: str) -> str:
     if name in ("multi_head_attention_forward", "scaled_dot_product_attention") or name in _RECURRENT:
         return "The batch lies along the axis that it runs over: give (length, batch, width), or say batch_first=True."
     if name in ("softmax", "log_softmax", "normalize", "cumsum"):
-        return "It runs along the axis of the samples: say another dim."
+        return "It runs along the axis of the samples: pass another dim."
     if not name:
         return "Samples change places: look for a reshape or view where a transpose or permute is meant."
     return (

@@ -42,9 +42,10 @@ def _independent(evidence: Evidence) -> Finding | None:
         value=found,
         threshold=CHANCE,
         message=(
-            f"In {samples} samples the targets do not depend on the inputs: their distance covariance lies {found:.2g} "
-            "standard deviations above that of permuted targets, and short runs learn next to nothing. See whether "
-            "inputs and labels still belong together: a shuffle, a sort or a join that moved one of them."
+            f"In {samples} samples no dependence of targets on inputs is seen (distance covariance: {found:.2g} "
+            "standard deviations above that of permuted targets), and short runs learn next to nothing. See whether "
+            "inputs and labels still belong together (a shuffle, a sort or a join that moved one of them), and whether "
+            "the inputs still hold what the labels are about (a clamp, a crop, an index)."
         ),
         remedy="# compare a few inputs with their labels by eye",
         source=f"Székely, Rizzo & Bakirov (2007); {MEASURED}",

@@ -10,9 +10,9 @@ from theta0.measurements.attainable_loss import AttainableLoss
 
 GAP = 0.1  # of the best constant predictor's loss
 _LOSS_NAMES = {
-    "cross_entropy": "cross-entropy, which takes logits",
+    "cross_entropy": "cross-entropy, which takes logits,",
     "bce": "binary cross-entropy with logits",
-    "nll": "nll_loss, which takes log-probabilities",
+    "nll": "nll_loss, which takes log-probabilities,",
     "difference": "the error against these targets",
 }
 

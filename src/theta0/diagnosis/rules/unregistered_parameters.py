@@ -20,7 +20,7 @@ def _lacking(evidence: Evidence) -> Finding | None:
     entries, total = (sum(named[name].numel() for name in names) for names in (lacking, evidence.trained))
     return Finding(
         code="unregistered-parameters",
-        severity="warning",
+        severity="error" if entries == total else "warning",
         layer=lacking[0],
         value=entries / total,
         threshold=0.0,
@@ -107,7 +107,7 @@ RULE = Rule(
             (
                 "trained parameters that get a gradient and that neither the optimizer given, as an instance, nor "
                 "another one holds",
-                "0: warning",
+                "0: warning; error where that is all that is trained",
                 "exact, from its groups",
             ),
         ),
