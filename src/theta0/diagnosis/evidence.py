@@ -10,7 +10,7 @@ from torch import nn
 from theta0._batches import Batch, checked_forward, with_shapes
 from theta0._errors import UserCodeError
 from theta0._losses import Loss, loss_of
-from theta0._models import main_output
+from theta0._models import StepInputs, main_output
 from theta0._records import Record, Table, by_layer
 from theta0._state import preserve_state
 from theta0._training import count_gradients, steps_from
@@ -313,8 +313,11 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         batch = self.batches[0]
         if not self.has_loss or not self.finite or not candidate(batch):
             return None
-        self.spend(count_gradients(forward=2 * min(1.0, AHEAD / batch.size)))
-        return look_ahead(self.model, batch, self.loss)
+        found = look_ahead(self.model, batch, self.loss)
+        whole = isinstance(batch.inputs, StepInputs)
+        passes = 4 if whole and found is not None and found.share else 2
+        self.spend(count_gradients(forward=passes * (1.0 if whole else min(1.0, AHEAD / batch.size))))
+        return found
 
     @cached_property
     def allowed_rate(self) -> LearningRate | None:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from theta0._trace.interpreter import Handler, Interpreter, Step, tensors_in
+from theta0._trace.operations import operation_of
 from theta0.measurements.intervals import Interval, interval_of, unit_after_division
 
 
@@ -77,11 +78,13 @@ class Broadcast:
         output: the outputs' shape.
         target: the targets'.
         terms: how many terms result.
+        line: the user's source line; "" where none is known.
     """
 
     output: tuple[int, ...]
     target: tuple[int, ...]
     terms: int
+    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Compared:  # grows during a pass; a plain accumulator
 
 
 _NOTHING = Known(None, "")
-_PAIRING = frozenset(("add", "subtract", "multiply", "compare", "choose"))
+_PAIRING = frozenset(("add", "subtract", "multiply", "divide", "compare", "choose"))
 
 
 def comparison_handler(compared: Compared) -> Handler:
@@ -135,11 +138,13 @@ def comparison_handler(compared: Compared) -> Handler:
         if step.spec.role == "loss":
             outputs, targets = step.argument((0, "input")), step.argument((1, "target"))
             if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
-                _compare(compared, step.spec.kind, (outputs, known(step, outputs)), (targets, known(step, targets)))
+                _compare(
+                    step, compared, step.spec.kind, (outputs, known(step, outputs)), (targets, known(step, targets))
+                )
         elif compared.has_sides and step.spec.role in _PAIRING and len(step.arguments) > 1:
             one, other = ((value, known(step, value)) for value in step.arguments[:2])
             # A product, as of probabilities and their logarithms, is compared in shape only.
-            _compare(compared, "difference" if step.spec.role == "subtract" else "pair", one, other)
+            _compare(step, compared, "difference" if step.spec.role == "subtract" else "pair", one, other)
 
     def after(step: Step, result: Any) -> Known | None:
         results = tensors_in((result,), {})
@@ -164,7 +169,7 @@ def _module(step: Step) -> str:
     return step.path if owners is not None and owners.inside_model else ""
 
 
-def _compare(compared: Compared, kind: str, one: tuple[Any, Known], other: tuple[Any, Known]) -> None:
+def _compare(step: Step, compared: Compared, kind: str, one: tuple[Any, Known], other: tuple[Any, Known]) -> None:
     """Note how low a loss of outputs and targets can get, and whether their shapes agree."""
     (outputs, known), (targets, _) = one, other
     if kind in ("difference", "pair"):
@@ -172,7 +177,8 @@ def _compare(compared: Compared, kind: str, one: tuple[Any, Known], other: tuple
             return
         (outputs, known), (targets, _) = (one, other) if one[1].side == "output" else (other, one)
         broadcast = _stretched(outputs, targets)
-        compared.broadcasts.extend([] if broadcast is None else [broadcast])
+        if broadcast is not None:
+            compared.broadcasts.append(replace(broadcast, line=operation_of(step).line))
         if outputs.shape != targets.shape or kind == "pair":
             return
     if known.interval is not None:

@@ -1,6 +1,6 @@
 """Positions of a sequence that see what they are to predict, and attention in which a position sees nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -62,6 +62,25 @@ class _First:  # grows during a pass; a plain accumulator
     targets: list[Tensor] = field(default_factory=list)
 
 
+@dataclass
+class _Stepped:  # grows during a pass; a plain accumulator
+    """What a step of the user's own gives the network and its losses.
+
+    Attributes:
+        targets: of its losses.
+        compared: what each loss compares with its target.
+        given: what the network is given, each tensor once.
+        changed: how often another tensor was put in an input's place.
+        mixed: whether a batch normalization took the batch's statistics.
+    """
+
+    targets: list[Tensor] = field(default_factory=list)
+    compared: list[Tensor] = field(default_factory=list)
+    given: list[Tensor] = field(default_factory=list)
+    changed: int = 0
+    mixed: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class _Shift:
     """The input whose next positions are the targets, and the axis of its positions."""
@@ -77,7 +96,9 @@ class _Shift:
 def candidate(batch: Batch) -> bool:
     """Whether targets, or labels among the inputs, are as many as a sequence has positions, so that it may be asked."""
     if isinstance(batch.inputs, StepInputs):
-        return False
+        return any(
+            not leaf.is_floating_point() or leaf.dim() == 3 or _paired(batch, leaf) for leaf in _sequences(batch)
+        )
     labels = batch.inputs.get("labels") if isinstance(batch.inputs, dict) else batch.targets
     given = labels if isinstance(labels, Tensor) else batch.targets
     return isinstance(given, Tensor) and any(True for leaf in _sequences(batch) for _ in _counts(leaf, given))
@@ -87,11 +108,14 @@ def look_ahead(model: nn.Module, batch: Batch, loss: Loss) -> LookAhead | None:
     """Change each sequence's inputs from its middle on, in evaluation mode, and see whether earlier outputs change.
 
     Asked only where the loss is given each next input as its target: by the batch, or by a model that shifts labels
-    itself. The model is left bit-identical. Cost: a forward pass with the loss and one without, on four samples.
+    itself. The model is left bit-identical. Cost: a forward pass with the loss and one without, on four samples; of a
+    step of the user's own, which may take no other number of samples, two of it, and two more to find the operation.
 
     Returns:
         What was found; None where it cannot be asked.
     """
+    if isinstance(batch.inputs, StepInputs):
+        return _step_look_ahead(model, batch) if candidate(batch) else None
     lengths = {leaf.shape[axis] for leaf in _sequences(batch) for axis in (0, 1)}
     count = next((n for n in range(min(SAMPLES, batch.size), 1, -1) if n not in lengths or batch.size == n), 0)
     if count < 2 or not candidate(batch):
@@ -117,12 +141,106 @@ def look_ahead(model: nn.Module, batch: Batch, loss: Loss) -> LookAhead | None:
     return None if share is None else LookAhead(share, found[0] if found and share else None, shift.axis)
 
 
-def _traced(model: nn.Module, batch: Batch, loss: Loss, handler: Handler) -> Tensor | None:
+def _step_look_ahead(model: nn.Module, batch: Batch) -> LookAhead | None:
+    """As `look_ahead`, of a step: what its loss is given is compared, and the network's input changed where it is used.
+
+    A step that is not the same twice, or takes statistics over the batch, is not asked.
+    """
+    try:
+        seen = _step_pass(model, batch)
+        shift, place = _step_shift(seen)
+        new = None if shift is None else _late_exchanged(shift)
+        if shift is None or new is None or seen.mixed:
+            return None
+        other = _step_pass(model, batch, exchanged=(shift.leaf, new))
+        if not other.changed or len(other.compared) != len(seen.compared):
+            return None
+        share = _share(seen.compared[place], other.compared[place], shift)
+        if not share:
+            return None if share is None else LookAhead(share, None, shift.axis)
+        first, found = _First(), list[Operation]()
+        again = _step_pass(model, batch, _recording(first))
+        if not torch.equal(again.compared[place], seen.compared[place]):
+            return None
+        _step_pass(model, batch, _comparing(first, found, shift.length), exchanged=(shift.leaf, new))
+    except (ValueError, RuntimeError, IndexError):
+        return None
+    return LookAhead(share, found[0] if found else None, shift.axis)
+
+
+def _step_pass(
+    model: nn.Module, batch: Batch, *handlers: Handler, exchanged: tuple[Tensor, Tensor] | None = None
+) -> _Stepped:
+    """One pass, in evaluation mode; `exchanged` are an input, and what is put in its place."""
+    seen = _Stepped()
+    before = () if exchanged is None else (_exchanging(seen, *exchanged),)
+    with preserve_state(model):
+        model.eval()
+        _traced(model, batch, None, *before, _watching(seen), *handlers)
+    return seen
+
+
+def _step_shift(seen: _Stepped) -> tuple[_Shift | None, int]:
+    """What the network is given that a loss has one position on as its target, and the number of that loss."""
+    for place, target in enumerate(seen.targets):
+        shift = _shifted(seen.given, [target])
+        if shift is not None:
+            return shift, place
+    return None, 0
+
+
+def _watching(seen: _Stepped) -> Handler:
+    """Notes what was made inside the network; everything else that meets a weight was given to it."""
+
+    def before(step: Step) -> None:
+        owners = step.interpreter.owners
+        role = step.spec.role if step.spec is not None else ""
+        if role == "batch_norm" and step.argument((5, "training")):
+            seen.mixed = True
+        if (owners is not None and owners.inside_model) or role in ("embedding", "multilinear", "recurrent"):
+            new = [t for t in step.tensors if step.note(t, handler) is None and _is_sequence(t) and not t.requires_grad]
+            seen.given += [t.clone() for t in new if not any(_same(t, known) for known in seen.given)]
+
+    def after(step: Step, result: Any) -> bool | None:
+        output, target = step.argument((0, "input")), step.argument((1, "target"))
+        compares = step.spec is not None and step.spec.role == "loss"
+        if compares and isinstance(output, Tensor) and isinstance(target, Tensor):
+            seen.targets.append(target.detach().clone())
+            seen.compared.append(output.detach().clone())
+        owners = step.interpreter.owners
+        return (owners is not None and owners.inside_model) or any(True for _ in step.notes(handler)) or None
+
+    handler = Handler(before=before, after=after)
+    return handler
+
+
+def _exchanging(seen: _Stepped, leaf: Tensor, new: Tensor) -> Handler:
+    """A handler that puts a tensor in the place of an input, wherever a function gets that."""
+
+    def exchanged(value: Any) -> Any:
+        if not (isinstance(value, Tensor) and not value.requires_grad and _same(value, leaf)):
+            return value
+        seen.changed += 1
+        return new.clone()
+
+    def before(step: Step) -> None:
+        if any(_same(t, leaf) for t in step.tensors):
+            step.arguments = tuple(tree_map(exchanged, list(step.arguments)))
+            step.options = tree_map(exchanged, step.options)
+
+    return Handler(before=before)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+
+
+def _traced(model: nn.Module, batch: Batch, loss: Loss, *handlers: Handler) -> Tensor | None:
     """The main output; with the loss where the batch has what it compares with."""
     labelled = batch.targets is not None or (isinstance(batch.inputs, dict) and "labels" in batch.inputs)
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())  # a forward pass may differentiate
-        stack.enter_context(trace(model, handler))
+        stack.enter_context(trace(model, *handlers))
         outputs = checked_forward(model, batch)
         if loss is not None and labelled:
             applied(loss, outputs, batch)
@@ -208,9 +326,12 @@ def _position_axis(output: Tensor, shift: _Shift) -> tuple[tuple[int, ...], int]
 
 def _shift(batch: Batch, seen: list[Tensor]) -> _Shift | None:
     """The input that a loss, or the batch, has one position on as the target."""
-    given = [*seen, *([batch.targets] if isinstance(batch.targets, Tensor) else [])]
-    for leaf in _sequences(batch):
-        for target in given:
+    return _shifted(_sequences(batch), [*seen, *([batch.targets] if isinstance(batch.targets, Tensor) else [])])
+
+
+def _shifted(leaves: Iterable[Tensor], targets: Sequence[Tensor]) -> _Shift | None:
+    for leaf in leaves:
+        for target in targets:
             for axis, known in _counts(leaf, target):
                 wanted = leaf.narrow(axis, 1, leaf.shape[axis] - 1)
                 shape = list(leaf.shape)
@@ -239,18 +360,34 @@ def _counts(leaf: Tensor, target: Tensor) -> Iterator[tuple[int, int]]:
 
 def _sequences(batch: Batch) -> list[Tensor]:
     leaves = tree_flatten(without_labels(batch.inputs))[0]
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() in (2, 3) and leaf.numel()]
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and _is_sequence(leaf)]
+
+
+def _is_sequence(leaf: Tensor) -> bool:
+    return leaf.dim() in (2, 3) and leaf.numel() > 0 and leaf.layout is torch.strided
+
+
+def _paired(batch: Batch, leaf: Tensor) -> bool:
+    """Whether a batch holds a tensor one position on as well."""
+    others = [t for t in tree_flatten(batch.inputs)[0] if isinstance(t, Tensor) and t.numel()]
+    return _shifted([leaf], others) is not None
 
 
 def _later_changed(batch: Batch, shift: _Shift) -> Batch | None:
     """The batch whose inputs from the middle of the sequence on are another sample's."""
+    new = _late_exchanged(shift)
+    if new is None:
+        return None
+    return replace(batch, inputs=tree_map(lambda leaf: new if leaf is shift.leaf else leaf, batch.inputs))
+
+
+def _late_exchanged(shift: _Shift) -> Tensor | None:
+    """An input that is another sample's from the middle of the sequence on; None where these are the same."""
     new = shift.leaf.clone()
     half, rest = shift.length // 2, shift.length - shift.length // 2
     late = shift.leaf.roll(1, 1 - shift.axis).narrow(shift.axis, half, rest)
     new.narrow(shift.axis, half, rest).copy_(late)
-    if torch.equal(new, shift.leaf):
-        return None
-    return replace(batch, inputs=tree_map(lambda leaf: new if leaf is shift.leaf else leaf, batch.inputs))
+    return None if torch.equal(new, shift.leaf) else new
 
 
 def blind_handler(found: list[Blind]) -> Handler:

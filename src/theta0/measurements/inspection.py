@@ -19,6 +19,7 @@ from theta0.measurements.causality import Blind, blind_handler
 from theta0.measurements.foreign_parameters import Foreign, foreign_handler
 from theta0.measurements.loss_contracts import Breach, Compare, Contracts, contracts_handler, negated, unbounded
 from theta0.measurements.loss_terms import count_handler
+from theta0.measurements.stretched_pairs import pairs_handler
 
 _BEHIND = object()  # the note on what lies behind a second layer, or a normalization
 _CONSTANT = object()  # the note on what was made without the data
@@ -125,6 +126,7 @@ class Inspectors:
         counting: the handler whose note on the loss is how many summands it has.
         affine: the handler whose note on an output says what lies between the weights before it.
         contracts: the handler whose note on the loss says whether it is negated.
+        pairs: the handler whose note on the loss says what was stretched against each other on the way to it.
         handlers: all of them.
     """
 
@@ -134,12 +136,16 @@ class Inspectors:
     counting: Handler
     affine: Handler
     contracts: Handler
+    pairs: Handler
     handlers: tuple[Handler, ...]
 
     def finished(self, interpreter: Interpreter, value: Tensor, outputs: Any) -> tuple[Tensor, Any]:
         """Take what the notes on the loss and the outputs say, and hand these on."""
         self.inspection.summands = interpreter.note_of(value, self.counting) or 1
         self.inspection.chain = interpreter.note_of(main_output(outputs), self.affine) or AffineChain()
+        stretched = interpreter.note_of(value, self.pairs)
+        if stretched is not None and not self.inspection.broadcasts:
+            self.inspection.broadcasts.extend(stretched.pairs)
         known, shown = interpreter.note_of(value, self.comparison), float(value.detach())
         interval = None if known is None else known.interval
         whole = Operation("loss", "", "the loss", "", 0)
@@ -155,15 +161,16 @@ def inspectors(model: nn.Module) -> Inspectors:
     found = Inspection()
     linear, inputs = _inputs_handler(found)
     comparison, counting, affine = comparison_handler(found.compared), count_handler(), affine_handler()
-    contracts = contracts_handler(found.contracts, comparison)
+    contracts, pairs = contracts_handler(found.contracts, comparison), pairs_handler()
     others = (
         contracts,
+        pairs,
         blind_handler(found.blind),
         foreign_handler(model, found.foreign),
         _batch_norm_handler(model, found),
     )
     handlers = (inputs, comparison, counting, affine, *others)
-    return Inspectors(found, linear, comparison, counting, affine, contracts, handlers)
+    return Inspectors(found, linear, comparison, counting, affine, contracts, pairs, handlers)
 
 
 def _inputs_handler(found: Inspection) -> tuple[Callable[[LinearCall], None], Handler]:

@@ -24,8 +24,9 @@ def judge(evidence: Evidence) -> Finding | None:
             f"makes {found.terms:,} terms of {fewest:,}, each output compared with every target, so that only a "
             "constant is best. Give both the same shape, for example by outputs.squeeze(-1) or targets.unsqueeze(-1)."
         ),
-        remedy="loss = lambda outputs, targets: torch.nn.functional.mse_loss(outputs, targets.reshape(outputs.shape))",
+        remedy="targets = targets.reshape(outputs.shape)",
         source="torch's broadcasting semantics",
+        source_line=found.line,
     )
 
 

@@ -37,7 +37,7 @@ def _ahead(evidence: Evidence) -> Finding | None:
             "only, one direction."
         ),
         remedy="",
-        source="two forward passes on four samples, the later halves of which are exchanged; exactly 0 with a mask",
+        source="two forward passes, between which the later halves of samples are exchanged; exactly 0 with a mask",
         layers=() if found.operation is None else (found.operation.path,),
         source_line="" if found.operation is None else found.operation.line,
     )
