@@ -61,9 +61,9 @@ def _adaptive(evidence: Evidence, kept: float) -> Finding | None:
         return None
     severity, threshold = graded(left < FAINT * eps, FAINT * eps, WEAK * eps)
     message = (
-        f"The optimizer's step finds {kept:.1e} of the gradient that the backward pass leaves. Its entries, {left:.1e}, "
-        f"are small beside the epsilon of {evidence.kind.name}, {eps:g}: steps are about {left / eps:.1e} of what they "
-        f"would be. {_ADVICE}"
+        f"The optimizer's step finds {kept:.1e} of the gradient that the backward pass leaves. Its entries, "
+        f"{left:.1e}, are small beside the epsilon of {evidence.kind.name}, {eps:g}: steps are about {left / eps:.1e} "
+        f"of what they would be. {_ADVICE}"
     )
     return _finding(severity, left, threshold, message, _CLIP)
 
