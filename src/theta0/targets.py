@@ -21,7 +21,7 @@ class Target:
     """What a target file defines.
 
     `learning_rate` is the optimizer's; `build` is the file's `model()`, which builds another one; `step` is given
-    instead of a loss.
+    instead of a loss; `gradient_kept` is known of scripts.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Target:
     learning_rate: float | None
     build: Callable[[], nn.Module]
     step: Step | None = None
+    gradient_kept: float | None = None
 
 
 def load_target(name: str) -> Target:

@@ -141,7 +141,7 @@ def test_an_unknown_code_lists_those_that_there_are():
 
 
 def example(*parts):
-    scope = {"learning_rate": None, "optimizer": None}
+    scope = {"learning_rate": None, "optimizer": None, "gradient_kept": None}
     with torch.random.fork_rng():
         for part in (PRELUDE, *parts):
             exec(dedent(part), scope)
@@ -152,7 +152,7 @@ TRIED = {"does-not-train", "no-signal"}  # what only short runs show
 
 
 def codes_of(start, steps):
-    options = {"optimizer": start.optimizer, "learning_rate": start.learning_rate}
+    options = {name: getattr(start, name) for name in ("optimizer", "learning_rate", "gradient_kept")}
     found = theta0.diagnose(start.model, start.batches, start.loss, probe_steps=steps, **options)
     return {f.code for f in found.findings}
 

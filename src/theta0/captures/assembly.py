@@ -1,7 +1,9 @@
 """From what was recorded to a model, batches and a step: whose modules they are, and which passes make one batch."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from torch import Tensor, nn
@@ -80,7 +82,7 @@ def factor_of(batches: Sequence[Sequence[Pass]], steps: Steps | None) -> tuple[F
     if steps is None or not steps.groups:
         return Factor(value), None
     accumulated = max(len(group) for group in steps.groups)
-    left = (steps.shrunk or 1.0) * value
+    left = steps.shrunk * value
     if accumulated > 1 and abs(value * accumulated - 1) < 1e-6:
         return Factor(value, "accumulation"), inner
     if value > 1 and left < 1.001:
@@ -88,6 +90,24 @@ def factor_of(batches: Sequence[Sequence[Pass]], steps: Steps | None) -> tuple[F
     if accumulated > 1 and value * accumulated > 1 and left * accumulated < 1.001:
         return Factor(value, "scaling"), inner
     return Factor(value), None
+
+
+def gradient_kept(steps: Steps | None) -> float | None:
+    """The share of the gradient that the steps of an optimizer find: 1 where nothing but a loss scale is taken out.
+
+    Returns:
+        The median over the steps; None where no step is seen to use the gradients of passes before it.
+    """
+    pairs = [] if steps is None else zip(steps.groups, steps.shares, strict=False)
+    shares = [min(1.0, share * max(1.0, _scale(group))) for group, share in pairs if share is not None]
+    return median(shares) if shares else None
+
+
+def _scale(group: Sequence[Pass]) -> float:
+    """By how much the gradients of some passes are larger than the mean gradient: the factor of the loss, summed."""
+    factors = [unscaled(one.roots[0])[1] for one in group if len(one.roots) == 1 and one.roots[0] is not None]
+    accumulated = max(Counter(one.signature for one in group).values())
+    return max((abs(factor) for factor in factors), default=1.0) * accumulated
 
 
 def unscaled(root: Use) -> tuple[Use, float]:

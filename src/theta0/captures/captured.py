@@ -16,6 +16,7 @@ from theta0.captures.assembly import (
     batches_of,
     cut_of,
     factor_of,
+    gradient_kept,
     model_of,
     plain_form,
     stepped,
@@ -43,6 +44,9 @@ class CapturedStep:
         factor: a constant by which the script multiplied its loss, and why it was taken out of it.
         losses: the script's own losses, one a batch, with the factor.
         compared: how many parameters' gradients on the first batch equal the script's.
+        gradient_kept: the share of the gradient's norm, after the backward passes, that the optimizer's step finds, as
+            the median over the steps seen: 1 without clipping, 0 where gradients are reset before the step; loss scales
+            that are taken out again do not count. None where no step is seen, or it evaluates the loss itself.
     """
 
     model: nn.Module
@@ -54,6 +58,7 @@ class CapturedStep:
     factor: Factor
     losses: tuple[float, ...]
     compared: int
+    gradient_kept: float | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -65,6 +70,7 @@ class CapturedStep:
             "step": self.step,
             "optimizer": self.optimizer,
             "learning_rate": self.learning_rate,
+            "gradient_kept": self.gradient_kept,
         }
 
 
@@ -133,6 +139,7 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
         factor,
         losses,
         compared,
+        gradient_kept(steps),
     )
 
 

@@ -1,6 +1,7 @@
 """Watching a script train: its outermost module calls, what it does with their outputs, backward passes and steps."""
 
 import gc
+import math
 import os
 import sys
 import time
@@ -50,7 +51,7 @@ class Pass:  # what a backward pass reached is known only after it
         empty: the parameters that had no gradient, or zeros, before it.
         received: the parameters that it gave a gradient to.
         gradients: of the parameters, where they had none before; of the first pass of each signature only.
-        norm: of the gradients, accumulated ones included, after it.
+        norms: of each parameter's gradient, accumulated ones included, after it.
     """
 
     roots: list[Use | None]
@@ -60,7 +61,7 @@ class Pass:  # what a backward pass reached is known only after it
     empty: set[int]
     received: set[int] = field(default_factory=set)
     gradients: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    norm: float = 0.0
+    norms: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -72,7 +73,9 @@ class Steps:  # grows while the script runs
         rate: the highest learning rate of its first group, the schedule's maximum.
         groups: the passes of each step.
         unreached: the last pass before each step that found no gradient, by which it can be said why.
-        shrunk: the gradient's norm at the first step over its norm after the last pass; 1 without scaling or clipping.
+        shares: of each of `groups`, the gradient's norm that the step found over its norm after the last pass; 1
+            without scaling or clipping, None where that is not known.
+        begun: how many groups there were before its last step.
         consumed: how many passes had been seen at its last step.
         restore: puts its state back.
     """
@@ -82,13 +85,19 @@ class Steps:  # grows while the script runs
     rate: float = 0.0
     groups: list[list[Pass]] = field(default_factory=list)
     unreached: list[list[Pass]] = field(default_factory=list)
-    shrunk: float | None = None
+    shares: list[float | None] = field(default_factory=list)
+    begun: int = 0
     consumed: int = 0
 
     @property
     def parameters(self) -> list[Tensor]:
         """The parameters that it holds."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    @property
+    def shrunk(self) -> float:
+        """The first share that is known, and not zero; 1 without any."""
+        return next((share for share in self.shares if share), 1.0)
 
 
 @dataclass(eq=False)
@@ -405,17 +414,19 @@ def _kind(entry: Entry) -> Any:
 def _finish(found: Recording, one: Pass, parameters: list[Tensor], versions: dict[int, Any]) -> None:
     now = {id(p): None if p.grad is None else (id(p.grad), p.grad._version) for p in parameters}
     one.received = {key for key, version in now.items() if version is not None and version != versions[key]}
-    one.norm = norm_of(parameters)
+    one.norms = norms_of(parameters)
     if not any(other.signature == one.signature for other in found.passes):
         kept = [p for p in parameters if id(p) in one.received & one.empty]
         one.gradients = {id(p): (p, p.grad.detach().clone()) for p in kept if p.grad is not None}
     found.passes.append(one)
 
 
-def norm_of(parameters: Sequence[Tensor]) -> float:
-    """The norm of the gradients that parameters hold."""
-    norms = [torch.linalg.vector_norm(p.grad.detach().double()) for p in parameters if p.grad is not None]
-    return float(torch.stack(norms).norm()) if norms else 0.0
+def norms_of(parameters: Sequence[Tensor]) -> dict[int, float]:
+    """The norms of the gradients that parameters hold, by the parameters' identities."""
+    gradients = {id(p): p.grad.detach() for p in parameters if p.grad is not None}
+    dense = [(g.coalesce().values() if g.is_sparse else g).double() for g in gradients.values()]
+    norms = [torch.linalg.vector_norm(g).cpu() for g in dense]
+    return dict(zip(gradients, torch.stack(norms).tolist(), strict=True)) if norms else {}
 
 
 def _before_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
@@ -432,6 +443,7 @@ def _before_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
                 found.restores[id(p)] = _putter(p)
     group = optimizer.param_groups[0]
     steps.rate = max([steps.rate, *(float(group[key]) for key in ("lr", "initial_lr", "max_lr") if key in group)])
+    steps.begun = len(steps.groups)
     _consume(found, steps)
 
 
@@ -467,9 +479,19 @@ def _consume(found: Recording, steps: Steps, *, closure: bool = False) -> None:
     if not group:
         steps.unreached += [since[-1:]] if since else []
         return
-    if steps.shrunk is None:
-        steps.shrunk = norm_of(steps.parameters) / group[-1].norm if group[-1].norm > 0 else 1.0
+    if closure:  # whose gradients the step used and may have changed since; what was there before it, it did not use
+        steps.shares[steps.begun :] = [None] * (len(steps.groups) - steps.begun)
     steps.groups.append(group)
+    steps.shares.append(None if closure else _share(group, steps.parameters))
+
+
+def _share(group: Sequence[Pass], parameters: Sequence[Tensor]) -> float | None:
+    """The norm of the gradients that parameters hold, over what it was after the passes that made them."""
+    held, after = {id(p) for p in parameters}, dict[int, float]()
+    for one in group:
+        after |= {key: norm for key, norm in one.norms.items() if key in held}
+    made, left = math.hypot(*after.values()), math.hypot(*norms_of(parameters).values())
+    return left / made if made > 0 and math.isfinite(made) and math.isfinite(left) else None
 
 
 def passes_for(pending: Sequence[Pass], held: set[int]) -> list[Pass]:

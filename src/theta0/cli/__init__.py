@@ -81,6 +81,7 @@ def _diagnosed(t: "Target", html: Path | None, *, probe: bool) -> Outcome:
         step=t.step,
         optimizer=t.optimizer,
         learning_rate=t.learning_rate,
+        gradient_kept=t.gradient_kept,
         probe_steps=PROBE_STEPS if probe else 0,
     )
     if html is not None:

@@ -140,7 +140,7 @@ def _targets(name: str, captured: "Captured") -> list["Target"]:
         typer.echo(f"{title}: {_summary(step, kind)}", err=True)
         build = partial(copy.deepcopy, step.model)
         given = step.batches, step.loss, step.optimizer, step.learning_rate
-        found.append(Target(title, step.model, *given, build, step.step))
+        found.append(Target(title, step.model, *given, build, step.step, step.gradient_kept))
     return found
 
 

@@ -28,6 +28,7 @@ def diagnose(
     step: Step | None = None,
     optimizer: Optimizer | None = None,
     learning_rate: float | None = None,
+    gradient_kept: float | None = None,
     max_batches: int | None = 4,
     probe_steps: int = PROBE_STEPS,
     rules: Sequence[Rule] | None = None,
@@ -55,6 +56,9 @@ def diagnose(
         optimizer: the one that will train it, by name, class, factory or instance; default SGD. An instance, or what a
             factory makes, brings its rate.
         learning_rate: its rate, which is judged too; without any, probe steps use 0.01.
+        gradient_kept: the share of the gradient's norm that your optimizer's step finds, from 0, where gradients are
+            reset between `backward()` and `step()`, to 1 without clipping. A captured script brings it; None where it
+            is not known.
         max_batches: how many batches are read; None reads all.
         probe_steps: gradients that short training runs may take, at most; 0 leaves them out, which is said in
             `Diagnosis.not_measured`.
@@ -89,9 +93,20 @@ def diagnose(
     if probe_steps < 0:
         raise ValueError(f"probe_steps: expected 0 or more, got {probe_steps}")
     found = load_batches(batches, inner, max_batches=max_batches, step=step)
+    if gradient_kept is not None and not 0 <= gradient_kept <= 1:
+        raise ValueError(f"gradient_kept: expected a share from 0 to 1, or None, got {gradient_kept}")
     kind = None if optimizer is None else optimizer_kind(optimizer, inner)
     rate = learning_rate if learning_rate is not None or kind is None else kind.rate
-    return diagnosis_of(inner, found, loss, optimizer=kind, rate=rate, probe_steps=probe_steps, rules=rules)
+    return diagnosis_of(
+        inner,
+        found,
+        loss,
+        optimizer=kind,
+        rate=rate,
+        gradient_kept=gradient_kept,
+        probe_steps=probe_steps,
+        rules=rules,
+    )
 
 
 def diagnosis_of(
@@ -101,6 +116,7 @@ def diagnosis_of(
     *,
     optimizer: str | OptimizerKind | None = None,
     rate: float | None = None,
+    gradient_kept: float | None = None,
     probe_steps: int = 0,
     rules: Sequence[Rule] | None = None,
 ) -> Diagnosis:
@@ -121,7 +137,9 @@ def _diagnosed(
     rules: Sequence[Rule] | None,
 ) -> Diagnosis:
     by_code = _by_code([*RULES, *(rules or ())])
-    evidence = Evidence(model, batches, loss, optimizer=optimizer, rate=rate, probe_steps=probe_steps)
+    evidence = Evidence(
+        model, batches, loss, optimizer=optimizer, rate=rate, gradient_kept=gradient_kept, probe_steps=probe_steps
+    )
     alone = [rule for rule in by_code.values() if rule.alone is not None and rule.alone(evidence)]
     judged = [finding for rule in alone or by_code.values() for finding in _judged(rule, evidence)]
     weighed = refuted(revised(judged, by_code, evidence), by_code, evidence)

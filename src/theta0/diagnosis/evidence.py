@@ -51,6 +51,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         optimizer: the name of the known kind that it is, or comes nearest to.
         kind: the one that will train it, as it can be made again; SGD where its step evaluates the loss itself.
         rate: the learning rate that it will be given; None where the user names none.
+        gradient_kept: the share of the gradient's norm that the user's optimizer step finds; None where not known.
         probe_steps: gradients that short training runs may take; 0 leaves them out.
         not_measured: what could not be looked at, in sentences; rules add to it.
         cost: what has been measured so far, in gradients.
@@ -64,8 +65,10 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         *,
         optimizer: str | OptimizerKind | None = None,
         rate: float | None = None,
+        gradient_kept: float | None = None,
         probe_steps: int = 0,
     ) -> None:
+        self.gradient_kept = gradient_kept
         self.probe_steps, self.not_measured = probe_steps, list[str]()
         self.model = with_shapes(model, batches[0])
         self.kind = optimizer if isinstance(optimizer, OptimizerKind) else optimizer_kind(optimizer, self.model)

@@ -53,7 +53,7 @@ class RuleDoc:
     """The documentation of a finding's code; every text is Markdown.
 
     The examples are Python that runs after `documentation.PRELUDE` and defines `model`, and where they differ from the
-    prelude's, `batches`, `loss`, `optimizer` and `learning_rate`.
+    prelude's, `batches`, `loss`, `optimizer`, `learning_rate` and `gradient_kept`.
 
     Attributes:
         meaning: what it means for training.

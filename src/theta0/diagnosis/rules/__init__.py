@@ -25,6 +25,7 @@ from theta0.diagnosis.rules import (
     linear_network,
     loss_mismatch,
     loss_terms,
+    lost_gradient,
     mixed_samples,
     no_signal,
     non_finite,
@@ -45,6 +46,7 @@ from theta0.diagnosis.rules import (
 RULES: tuple[Rule, ...] = (
     broadcast_loss.RULE,
     unregistered_parameters.RULE,
+    lost_gradient.RULE,
     gradient_cut.RULE,
     mixed_samples.RULE,
     loss_mismatch.RULE,

@@ -1,0 +1,174 @@
+"""Gradients that are lost between the backward pass and the optimizer's step."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.outcome import fall
+from theta0.diagnosis.results import Finding, Severity
+from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded
+
+ERROR, WARNING = 1e-4, 1e-2  # of the gradient's norm, where a step is as long as the gradient
+FAINT, WEAK = 1e-2, 1e-1  # of ε, root mean square of an entry: an adaptive step is this share of the rate
+MOVES = 1e-4  # of the weights' norm in one step: an ordinary step, whatever was clipped before it
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Nothing at all for any optimizer; a small share where the step is then too short to train."""
+    kept = evidence.gradient_kept
+    if kept is None or kept >= WARNING:
+        return None
+    if kept == 0:
+        return _nothing()
+    if not evidence.has_loss or not evidence.finite:
+        return None
+    return _adaptive(evidence, kept) if evidence.kind.adaptive else _proportional(evidence, kept)
+
+
+def _nothing() -> Finding:
+    return _finding(
+        "error",
+        0.0,
+        0.0,
+        "The optimizer's step finds no gradient: the backward pass leaves one, and it is reset before the step, so "
+        "that nothing is learnt. Call zero_grad() before backward(), or after step(), not between them.",
+        "",
+    )
+
+
+def _proportional(evidence: Evidence, kept: float) -> Finding | None:
+    """SGD and its like, whose step is as long as the gradient; of others it is not known."""
+    if evidence.optimizer not in ("sgd", "momentum") or evidence.kind.settings is None:
+        return None
+    moved = _moved(evidence, kept)
+    if moved is not None and moved >= MOVES:
+        return None
+    severity, threshold = graded(kept < ERROR, ERROR, WARNING)
+    effect = "" if moved is None else f", and moves the weights by {moved:.1e} of their norm"
+    message = f"The optimizer's step finds {kept:.1e} of the gradient that the backward pass leaves{effect}. {_ADVICE}"
+    return _finding(severity, kept, threshold, message, _CLIP)
+
+
+def _adaptive(evidence: Evidence, kept: float) -> Finding | None:
+    """A step of g / (√v + ε) does not depend on the gradient's scale until ε is larger than it."""
+    entries = max(1, sum(_weights(evidence).values()))
+    left, eps = kept * _gradient(evidence) / math.sqrt(entries), _eps(evidence)
+    if left >= WEAK * eps:
+        return None
+    severity, threshold = graded(left < FAINT * eps, FAINT * eps, WEAK * eps)
+    message = (
+        f"The optimizer's step finds {kept:.1e} of the gradient that the backward pass leaves. Its entries, "
+        f"{left:.1e}, are small beside the epsilon of {evidence.kind.name}, {eps:g}: steps are about {left / eps:.1e} "
+        f"of what they would be. {_ADVICE}"
+    )
+    return _finding(severity, left, threshold, message, _CLIP)
+
+
+_CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+_ADVICE = (
+    "Gradients are clipped to a tiny norm, or scaled down, between backward() and step(): clip to a norm of about 1, "
+    "and after scaler.unscale_(optimizer) where there is a gradient scaler."
+)
+
+
+def _weights(evidence: Evidence) -> dict[str, int]:
+    """How many entries each trained parameter has."""
+    return {name: p.numel() for name, p in evidence.model.named_parameters() if p.requires_grad}
+
+
+def _gradient(evidence: Evidence) -> float:
+    return math.hypot(*(evidence.table.get(name, {}).get("gradient_norm", 0.0) for name in evidence.trained))
+
+
+def _moved(evidence: Evidence, kept: float) -> float | None:
+    """The length of a step over the weights' norm; with momentum of as many steps as it adds up."""
+    settings, rate = evidence.kind.settings, evidence.rate
+    weights = math.hypot(
+        *(evidence.table.get(name, {}).get("value_rms", 0.0) * n**0.5 for name, n in _weights(evidence).items())
+    )
+    if settings is None or rate is None or weights == 0:
+        return None
+    added = 1 / (1 - settings.momentum) if settings.optimizer == "momentum" else 1.0
+    return rate * added * kept * _gradient(evidence) / weights
+
+
+def _eps(evidence: Evidence) -> float:
+    """Of the optimizer; 0 where its step has none that is a number."""
+    if evidence.kind.settings is not None:
+        return evidence.kind.settings.eps
+    made = evidence.kind.make([nn.Parameter(torch.zeros(1))], 1.0)
+    eps = made.param_groups[0].get("eps", 0.0)
+    return float(eps) if isinstance(eps, (int, float)) else 0.0
+
+
+def _finding(severity: Severity, value: float, threshold: float, message: str, remedy: str) -> Finding:
+    return Finding(
+        code="lost-gradient",
+        severity=severity,
+        layer="",
+        value=value,
+        threshold=threshold,
+        message=message,
+        remedy=remedy,
+        source="the gradient before the step over that after the backward pass; threshold: judgement",
+    )
+
+
+def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
+    """What short runs show is what the network does with the whole gradient."""
+    probe = evidence.probe
+    run = None if probe is None else next((run for run in probe.runs if run.outcome == "trains"), None)
+    if probe is None or run is None:
+        return finding
+    said = f" Short runs make steps of their own, with the whole gradient: {fall(run, probe.first)}."
+    return replace(finding, message=finding.message + said)
+
+
+RULE = Rule(
+    code="lost-gradient",
+    judge=judge,
+    place=Place.LOSS,
+    fault="what is trained",
+    revise=revise,
+    doc=RuleDoc(
+        meaning="The backward pass makes a gradient, and the optimizer's step finds nothing, or next to nothing, of "
+        "it: the weights hardly move, whatever the network is.",
+        why="`zero_grad()` between `backward()` and `step()`; `clip_grad_norm_` to a tiny norm; clipping of gradients "
+        "that a `GradScaler` still holds multiplied by its scale, before `unscale_`; gradients multiplied by a small "
+        "number by hand. It is known of training scripts, whose steps are watched, and else by `gradient_kept`.",
+        numbers=(
+            (
+                "share of the gradient's norm that the step finds, the median of the steps seen; a loss scale that is "
+                "taken out again does not count",
+                f"0: error with any optimizer; with SGD {ERROR:g}; {WARNING:g}, unless a step moves the weights by "
+                f"{MOVES:g} of their norm",
+                "judgement",
+            ),
+            (
+                "with adaptive optimizers, where that share is below "
+                f"{WARNING:g}: root mean square of the gradient's entries that are left, over the optimizer's epsilon",
+                f"{FAINT:g}; {WEAK:g}",
+                "a step is the rate times g / (√v + ε)",
+            ),
+        ),
+        fix="gradient_kept = 1.0  # optimizer.zero_grad() stands before loss.backward()",
+        command="No command changes your training loop: move `zero_grad()`, or clip to a larger norm.",
+        ill="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+            optimizer, learning_rate = "sgd", 0.1
+            gradient_kept = 0.0  # as a captured script has it with zero_grad() between backward() and step()
+        """,
+        healthy="""
+            model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+            optimizer, learning_rate = "sgd", 0.1
+            gradient_kept = 0.2  # clipped from a norm of 5 to 1
+        """,
+        ignore="Where the first steps are clipped on purpose, and later ones are not.",
+        measured="A normal step moves weights by about a thousandth of their norm. Clipping an exploding gradient to 1 "
+        "keeps a small share of it and still makes such steps, so that the share alone is no fault.",
+    ),
+)
