@@ -194,3 +194,43 @@ def test_a_factor_of_nearly_zero_silences_the_network_only_until_the_first_step(
     shut = TokenAttention(1e-5)
     shut.scale.requires_grad_(False)
     assert severe(diagnose(shut, data, "cross_entropy")) & silent
+
+
+class Factors(nn.Module):
+    """A layer whose weight is a product of three tensors."""
+
+    def __init__(self, inputs, outputs, rank=4):
+        super().__init__()
+        self.left = nn.Parameter(torch.randn(outputs, rank) / rank**0.5)
+        self.core = nn.Parameter(torch.randn(rank, rank) / rank**0.5)
+        self.right = nn.Parameter(torch.randn(rank, inputs) / inputs**0.5)
+
+    def forward(self, x):
+        return x @ (self.left @ self.core @ self.right).T
+
+
+def test_layers_whose_weights_are_products_have_the_nonlinearity_between_them():
+    torch.manual_seed(0)
+    labels = (X[:, 0] > 0).long()
+    net = nn.Sequential(Factors(8, 16), nn.Tanh(), Factors(16, 3))
+    assert "linear-network" not in {f.code for f in diagnose(net, [(X, labels)], "cross_entropy").findings}
+
+
+class Gated(nn.Module):
+    """A head that is weighted by the softmax of its own score, over as many entries as it has scores."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.body, self.score = nn.Linear(8, 3), nn.Linear(8, scores)
+
+    def forward(self, x):
+        return self.body(x) * self.score(x).softmax(-1).amax(-1, keepdim=True)
+
+
+def test_a_softmax_over_one_entry_is_a_fault_and_no_part_that_samples_do_not_reach():
+    labels = (X[:, 0] > 0).long()
+    for scores, severity in ((1, "error"), (2, None)):
+        torch.manual_seed(0)
+        found = watched(Gated(scores), [(X, labels)], "cross_entropy", optimizer="adam", learning_rate=0.01)
+        severities = [f.severity for f in found.findings if f.code == "zero-gradient"]
+        assert severities == ([severity] if severity else [])

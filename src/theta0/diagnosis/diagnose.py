@@ -1,7 +1,7 @@
 """Measure a starting point and judge it by rules."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -121,30 +121,21 @@ def diagnosis_of(
     rules: Sequence[Rule] | None = None,
 ) -> Diagnosis:
     """As `diagnose`, on batches already loaded."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Using a target size")  # torch's, once a call: broadcast-loss says it once
-        return _diagnosed(model, batches, loss, optimizer=optimizer, rate=rate, probe_steps=probe_steps, rules=rules)
-
-
-def _diagnosed(
-    model: nn.Module,
-    batches: Sequence[Batch],
-    loss: Loss,
-    *,
-    optimizer: str | OptimizerKind | None,
-    rate: float | None,
-    probe_steps: int,
-    rules: Sequence[Rule] | None,
-) -> Diagnosis:
     by_code = _by_code([*RULES, *(rules or ())])
     evidence = Evidence(
         model, batches, loss, optimizer=optimizer, rate=rate, gradient_kept=gradient_kept, probe_steps=probe_steps
     )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using a target size")  # torch's, once a call: broadcast-loss says it once
+        return _diagnosed(evidence, by_code)
+
+
+def _diagnosed(evidence: Evidence, by_code: Mapping[str, Rule]) -> Diagnosis:
     alone = [rule for rule in by_code.values() if rule.alone is not None and rule.alone(evidence)]
     judged = [finding for rule in alone or by_code.values() for finding in _judged(rule, evidence)]
     weighed = refuted(revised(judged, by_code, evidence), by_code, evidence)
     findings = ordered(weighed, by_code, evidence)
-    allowed = None if alone or rate is None else evidence.allowed_rate
+    allowed = None if alone or evidence.rate is None else evidence.allowed_rate
     probed = None if alone else evidence.probe
     missing = (*evidence.not_measured, *unprobed(evidence, probed))
     return Diagnosis(tuple(evidence.records), tuple(findings), evidence.cost, allowed, probed, missing)

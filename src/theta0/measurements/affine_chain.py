@@ -45,7 +45,11 @@ def affine_handler() -> Handler:
         if not notes or not tensors_in((result,) if result is not None else step.arguments[:1], {}):
             return None
         chain = _joined(notes)
-        return chain if _affine(step, len(notes), handler) else replace(chain, bent=True)
+        if _affine(step, len(notes), handler):
+            return chain
+        # A weight that was made of others is multiplied with what went through a nonlinearity.
+        between = chain.bent and spec is not None and spec.role in _PRODUCTS
+        return replace(chain, bent=True, nonlinear=chain.nonlinear or between)
 
     handler = Handler(after=after)
     return handler

@@ -25,7 +25,8 @@ def judge(evidence: Evidence) -> Finding | None:
         "" if found is None else f" A gradient that is not zero arrives at {found.operation}, and none is passed on."
     )
     gate = found is not None and found.operation.name in _GATES
-    advice = _ADVICE["factor" if factors else "gate" if gate else ""]
+    share = found is not None and found.operation.name in _SHARES
+    advice = _ADVICE["factor" if factors else "gate" if gate else "share" if share else ""]
     return Finding(
         code="zero-gradient",
         severity=severity,
@@ -46,11 +47,12 @@ def judge(evidence: Evidence) -> Finding | None:
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
     """A note, where nothing but these samples keeps a part off: an expert or a branch that none of them takes.
 
-    A factor that is zero and a rectifier that is off stay so; everything else is a fault only of a network that short
-    runs do not train.
+    A factor that is zero and a rectifier that is off stay so, and a softmax passes a gradient on unless it runs over
+    one entry; everything else is a fault only of a network that short runs do not train.
     """
     found = _ends(evidence, finding.layers)
-    closed = bool(_zero_factors(evidence)) or (found is not None and found.operation.name in _GATES - {"where"})
+    shut = _GATES - {"where"} | _SHARES
+    closed = bool(_zero_factors(evidence)) or (found is not None and found.operation.name in shut)
     if finding.severity != "warning" or closed or (evidence.probe is not None and evidence.probe.fails):
         return finding
     words = "nothing there learns from these batches. Where none of their samples is meant to take part there, that is "
@@ -59,9 +61,12 @@ def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> F
 
 
 _GATES = frozenset(("relu", "relu6", "clamp", "clamp_min", "clip", "hardtanh", "threshold", "hardsigmoid", "where"))
+_SHARES = frozenset(("softmax", "log_softmax", "softmin", "normalize"))
 _ADVICE = {
     "factor": "Both factors of a product are zero: start one of them at random.",
     "gate": "It is off on every sample: look at the scale and the mean of what goes into it.",
+    "share": "It runs over one entry, of which the share is always 1, or is saturated: see which axis it takes, and what "
+    "is left of it there.",
     "": "Look for a factor that is zero on every sample, a unit that is off, an index that picks one entry only, or, "
     "of a recurrent weight, a loss that reads only the first step.",
 }
