@@ -167,3 +167,27 @@ def test_short_runs_that_train_do_not_refute_it(tmp_path):
     assert (found.findings[0].code, found.findings[0].severity) == ("lost-gradient", "error")
     assert not found.healthy
     assert "Short runs make steps of their own" in found.findings[0].message
+
+
+OTHER = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+online, target = (nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)) for _ in range(2))
+optimizer = torch.optim.Adam(online.parameters(), 1e-3)
+for number in range(40):
+    with torch.no_grad():
+        value = online(torch.randn(32, 8)).amax(1)
+    loss = nn.functional.smooth_l1_loss(value, 0.9 * target(torch.randn(32, 8)).amax(1) + 1)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_loss_that_depends_on_another_network_gives_the_optimizer_nothing(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(OTHER)
+    (step,) = theta0.capture(path).steps
+    assert step.gradient_kept == 0
+    assert lost(step) == ["error"]

@@ -92,12 +92,15 @@ def factor_of(batches: Sequence[Sequence[Pass]], steps: Steps | None) -> tuple[F
     return Factor(value), None
 
 
-def gradient_kept(steps: Steps | None) -> float | None:
+def gradient_kept(steps: Steps | None, model: nn.Module) -> float | None:
     """The share of the gradient that the steps of an optimizer find: 1 where nothing but a loss scale is taken out.
 
     Returns:
-        The median over the steps; None where no step is seen to use the gradients of passes before it.
+        The median over the steps, 0 where the loss depends on nothing that the optimizer holds; None where no step is
+        seen to use the gradients of passes before it.
     """
+    if steps is not None and not {id(p) for p in steps.parameters} & {id(p) for p in model.parameters()}:
+        return 0.0
     pairs = [] if steps is None else zip(steps.groups, steps.shares, strict=False)
     shares = [min(1.0, share * max(1.0, _scale(group))) for group, share in pairs if share is not None]
     return median(shares) if shares else None

@@ -139,7 +139,7 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
         factor,
         losses,
         compared,
-        gradient_kept(steps),
+        gradient_kept(steps, model),
     )
 
 

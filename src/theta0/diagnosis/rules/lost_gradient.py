@@ -34,8 +34,9 @@ def _nothing() -> Finding:
         "error",
         0.0,
         0.0,
-        "The optimizer's step finds no gradient: the backward pass leaves one, and it is reset before the step, so "
-        "that nothing is learnt. Call zero_grad() before backward(), or after step(), not between them.",
+        "The optimizer's step finds no gradient, so that nothing is learnt: the one that the backward pass leaves is "
+        "reset before the step (call zero_grad() before backward(), or after step(), not between them), or the loss "
+        "does not depend on what the optimizer holds (a prediction under no_grad, another network's parameters).",
         "",
     )
 
