@@ -1,7 +1,6 @@
 """Samples that influence each other although no batch statistics are on, and positions that see later ones."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -51,8 +50,8 @@ def mixing(model: nn.Module, batch: Batch) -> Mixing | None:
 
     Outputs whose own inputs stay must stay, to rounding. The operation is found by how many of the entries of its
     result change: at most half as long as samples stay apart, wherever their axis is.
-    The model is left bit-identical. Cost: two forward passes on eight samples,
-    twice where an axis of the output is as long.
+    The model is left bit-identical. Cost: two forward passes on eight samples, two more where they
+    do influence each other, and again where an axis of the output is as long.
 
     Returns:
         What was found; None where it cannot be asked: fewer than four samples, outputs that are not one row a sample or
@@ -71,14 +70,8 @@ def _asked(model: nn.Module, batch: Batch, count: int) -> Mixing | Literal["pair
     other = _half_changed(few, count)
     if other is None:
         return None
-    first, second = _Pass(), _Pass()
     try:
-        with preserve_state(model):
-            model.eval()
-            kept = _outputs(model, few, _recording(first))
-        with preserve_state(model):
-            model.eval()
-            changed = _outputs(model, other, _comparing(first, second, count))
+        kept, changed = _outputs(model, few), _outputs(model, other)
     except ValueError:
         return None
     if kept is None or changed is None or kept.shape != changed.shape or len(kept) != count:
@@ -91,15 +84,17 @@ def _asked(model: nn.Module, batch: Batch, count: int) -> Mixing | Literal["pair
     size = float(kept.double().square().mean().sqrt())
     if not float(rows[1::2].max()) > _SHARE * size:
         return None
-    share = float(rows[::2].mean() / rows[1::2].mean()) if float(rows[::2].max()) > _SHARE * size else 0.0
-    return Mixing(share, second.operation if share else None, second.kind if share else "")
+    if not float(rows[::2].max()) > _SHARE * size:
+        return Mixing(0.0, None, "")
+    first, second = _Pass(), _Pass()
+    _outputs(model, few, _recording(first))
+    _outputs(model, other, _comparing(first, second, count))
+    return Mixing(float(rows[::2].mean() / rows[1::2].mean()), second.operation, second.kind)
 
 
-def _outputs(model: nn.Module, batch: Batch, handler: Handler) -> Tensor | None:
-    with ExitStack() as stack:
-        # With gradients: a forward pass may differentiate.
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(trace(model, handler))
+def _outputs(model: nn.Module, batch: Batch, *handlers: Handler) -> Tensor | None:
+    with preserve_state(model), torch.enable_grad(), trace(model, *handlers):  # a forward pass may differentiate
+        model.eval()
         output = main_output(checked_forward(model, batch))
     return None if output is None or not output.dim() else output.detach()
 
