@@ -15,12 +15,15 @@ SCRIPTS = Path(__file__).parent / "scripts"
 ZEROS = """
 for p in model.transformer.h.parameters():
     torch.nn.init.zeros_(p)"""
+SAME = """
+        for p in (*self.fc3.parameters(), self.fc4.weight):
+            nn.init.constant_(p, 0.1)"""
 # The package that it needs; what is changed, into what; the first finding, and its line.
 FAULTS = {
     "plain_loop": ("torch", "F.relu(self.fc1(x))", "F.relu(self.fc1(x)).detach()", "gradient-cut", "plain_loop.py:18"),
     "module_level": ("torch", "(outputs, labels)", "(outputs, labels.squeeze())", "broadcast-loss", ""),
     "accumulation": ("torch", "criterion(model(x), y)", "criterion(model(x).softmax(-1), y)", "squashed-output", ""),
-    "vae": ("torch", "self.fc22(h1)", "self.fc22(h1).mul(200)", "exploding-activations", ""),
+    "vae": ("torch", "self.fc4 = nn.Linear(40, 64)", "self.fc4 = nn.Linear(40, 64)" + SAME, "identical-units", ""),
     "siamese": ("torch", "lr=1e-3", "lr=50.0", "learning-rate-too-high", ""),
     "gan": ("torch", "output = netD(fake).view", "output = netD(fake.detach()).view", "gradient-cut", "gan.py:35"),
     "physics": ("torch", "nn.Tanh()", "nn.ReLU()", "gradient-cut", "physics.py:17"),
