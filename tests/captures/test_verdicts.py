@@ -67,7 +67,7 @@ def test_an_ill_script_is_named_with_its_line_and_a_healthy_one_left_alone(name,
     assert worst[0].source_line.startswith(line)
     if name not in QUICK:
         found = diagnosed(SCRIPTS / f"{name}.py")
-        assert [f.code for one in found for f in one.findings if f.severity == "error"] == []
+        assert [f.code for one in found for f in one.findings if f.severity != "note"] == []
     assert (SCRIPTS / f"{name}.py").read_text() == source
 
 
