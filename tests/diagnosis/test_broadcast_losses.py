@@ -31,6 +31,7 @@ FORMS = {
     "eq": lambda outputs, targets: outputs.square().mean() + (outputs.detach() == targets).float().mean(),
     "maximum": lambda outputs, targets: torch.maximum(outputs, targets).square().mean(),
     "where": lambda outputs, targets: torch.where(targets > 0, outputs, 0.0).square().mean(),
+    "broadcast_tensors": lambda outputs, targets: squares(*torch.broadcast_tensors(outputs, targets)),
     "poisson": lambda outputs, targets: F.poisson_nll_loss(outputs, targets.abs()),
     "mse": lambda outputs, targets: F.mse_loss(outputs, targets) + 0.1 * outputs.square().mean(),
     "normal": lambda outputs, targets: -torch.distributions.Normal(outputs, 1.0).log_prob(targets).mean(),

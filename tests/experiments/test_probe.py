@@ -138,6 +138,15 @@ def test_a_loss_without_a_minimum_has_none():
     assert free_of(mlp(), Y, nn.NLLLoss()).least == -math.inf
 
 
+def test_a_loss_that_is_no_number_for_large_outputs_ends_no_diagnosis():
+    def loss(outputs, targets):
+        far = (outputs.detach() * 1e38).sum()
+        return -outputs.tanh().sum() + (far - far)
+
+    found = diagnose(mlp(), parts(Y), loss)
+    assert found.records
+
+
 # ── Labels and inputs ────────────────────────────────────────────────────────────────────────────────────────────────
 def test_labels_of_their_own_are_not_permuted():
     model = mlp()

@@ -180,7 +180,13 @@ def _minimum(loss: Loss, outputs: Sequence[Any], batches: Sequence[Batch], choos
         unit = size if math.isfinite(size) and size > 0 else 1.0
         found = _descended(lambda: value() / unit, free)
         return None if found is None else unit * found
-    except (RuntimeError, ValueError, TypeError, AttributeError):  # the loss refuses other outputs than the model's
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        IndexError,
+    ):  # the loss refuses other outputs than the model's
         return None
 
 
@@ -197,9 +203,16 @@ def _descended(value: Callable[[], Tensor], free: list[Tensor]) -> float | None:
             leaf.grad = torch.zeros_like(leaf) if gradient is None else gradient
         return found
 
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    def descend() -> None:
+        try:
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
+        except IndexError:  # torch's line search, where values cease to be finite
+            if not reached or math.isfinite(reached[-1]):
+                raise
+
+    descend()
     half = min((r for r in reached if math.isfinite(r)), default=math.nan)
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    descend()
     least = min((r for r in reached if math.isfinite(r)), default=math.nan)
     if math.isnan(least) or not math.isfinite(reached[0]):
         return None

@@ -20,7 +20,7 @@ _OTHERS = frozenset(
         "maximum", "minimum", "fmax", "fmin", "pow", "rpow", "float_power", "rtruediv", "rdiv",
         "atan2", "arctan2", "hypot", "logaddexp", "logaddexp2", "xlogy", "ne", "lt", "le",
         "gt", "ge", "not_equal", "less", "greater", "less_equal", "greater_equal", "lerp", "addcmul",
-        "addcdiv", "dist",
+        "addcdiv", "dist", "broadcast_tensors",
     )
 )  # fmt: skip
 _LOSSES = frozenset((F.poisson_nll_loss, F.gaussian_nll_loss, F.kl_div, F.soft_margin_loss, F.hinge_embedding_loss))
