@@ -331,3 +331,29 @@ def test_a_healthy_diagnosis_costs_a_twelfth_of_a_gradient_more():
     result = diagnose(net(lambda s, x: s.c(hidden(s, x))), [(X, Y)] * 4, "cross_entropy", probe_steps=0)
     assert result.findings == ()
     assert result.cost == pytest.approx(4 + 2 * 8 / 64 / 3)
+
+
+class Graph(nn.Module):
+    """A layer behind a matrix that belongs to the model, as a buffer or as a plain attribute."""
+
+    def __init__(self, matrix, registered):
+        super().__init__()
+        self.a = nn.Linear(8, 3)
+        if registered:
+            self.register_buffer("matrix", matrix)
+        else:
+            self.matrix = matrix
+
+    def forward(self, x):
+        return self.matrix @ self.a(x)
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_constant_that_holds_nan_before_the_pass_is_named(registered):
+    degrees = torch.ones(len(X))
+    degrees[3] = 0
+    scale = degrees.pow(-0.5)  # infinite for a node without edges, and infinity times zero is NaN
+    torch.manual_seed(0)
+    (first, *_) = found(Graph(scale[:, None] * torch.eye(len(X)) * scale, registered))
+    assert first.code == "non-finite"
+    assert "'matrix', which it is given, holds NaN before the pass" in first.message

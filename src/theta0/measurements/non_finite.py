@@ -66,7 +66,7 @@ def non_finite_origin(model: nn.Module, batches: Sequence[Batch], loss: Loss) ->
     for batch in batches:
         with preserve_state(model), torch.enable_grad():
             found, nodes = _Found(), NodeMap()
-            handler = _taint_handler(found)
+            handler = _taint_handler(found, _held(model))
             with trace(model, handler, node_handler(nodes)) as interpreter:
                 value, _ = loss_of(model, batch, loss)
             note = interpreter.note_of(value, handler)
@@ -91,7 +91,7 @@ def _backward(model: nn.Module, value: Tensor, nodes: NodeMap) -> NonFiniteOrigi
     return None
 
 
-def _taint_handler(found: _Found) -> Handler:
+def _taint_handler(found: _Found, held: Mapping[int, str]) -> Handler:
     def after(step: Step, result: Any) -> _Tainted | None:
         changed = step.arguments[:1] if result is None else (result,)
         bad = [t.detach() for t in tensors_in(changed, {}) if _holds_non_finite(t)]
@@ -110,12 +110,32 @@ def _taint_handler(found: _Found) -> Handler:
         return _Tainted(origins[0].origin, nan)
 
     def made(step: Step, nan: bool, kind: torch.dtype) -> NonFiniteOrigin:
-        origin = NonFiniteOrigin(operation_of(step), reason(step, nan, kind), backward=False)
+        origin = NonFiniteOrigin(operation_of(step), _given(step, held) or reason(step, nan, kind), backward=False)
         (found.nans if nan else found.infinities).append(origin)
         return origin
 
     handler = Handler(after=after)
     return handler
+
+
+def _held(model: nn.Module) -> dict[int, str]:
+    """Buffers, and tensors that are plain attributes of modules, by identity."""
+    found = {id(tensor): name for name, tensor in model.named_buffers()}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor):
+                found.setdefault(id(value), f"{path}.{name}" if path else name)
+    return found
+
+
+def _given(step: Step, held: Mapping[int, str]) -> str:
+    """Which argument holds NaN although nothing in the pass made it: a constant that was made wrongly before."""
+    bad = [t for t in step.tensors if t.is_floating_point() and bool(torch.isnan(t.detach().to_dense()).any())]
+    if not bad or bad[0].requires_grad:
+        return ""
+    name = held.get(id(bad[0]), "")
+    what = f"{name!r}" if name else f"a constant of shape {tuple(bad[0].shape)}"
+    return f"{what}, which it is given, holds NaN before the pass; see where that was made"
 
 
 def _from_infinities(step: Step, earlier: Sequence[_Tainted]) -> NonFiniteOrigin | None:
