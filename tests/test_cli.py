@@ -119,6 +119,7 @@ def net(): return Slow(8, 2)
     assert {p.name for p in tmp_path.iterdir() if p.suffix} == {"target.py"}
 
 
+@pytest.mark.slow
 def test_bad_input_in_a_real_process(tmp_path):
     code, out, err = run("diagnose", target(tmp_path, HEALTHY + "1 / 0\n"), "--json")
     assert (code, out) == (2, "")
@@ -338,6 +339,7 @@ UNTRAINABLE = """
 """
 
 
+@pytest.mark.slow
 def test_rate_leaves_with_one_where_no_rate_trains(tmp_path):
     """Eight ReLU layers at torch's default start: gradient descent does not leave the plateau within the budget."""
     pytest.importorskip("sklearn")

@@ -63,6 +63,7 @@ def test_auto_on_a_healthy_network_tries_nothing():
     assert state_of(model) == before
 
 
+@pytest.mark.slow
 def test_without_a_rate_each_start_gets_its_own():
     found = treat(deep(4), learnable(), "cross_entropy", with_="lcw", steps=5)
     assert 1e-3 <= found.untreated.rate <= 1

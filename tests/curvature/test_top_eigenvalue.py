@@ -252,7 +252,7 @@ def tall(seed: int, nonlinearity=nn.Tanh):
 SEEDS = [range(4), pytest.param(range(4, 24), marks=pytest.mark.slow)]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("nonlinearity", [nn.Tanh, nn.ReLU])
 def test_starts_from_an_eighth_of_the_samples_agree_with_a_dense_reference(nonlinearity, seeds):

@@ -38,6 +38,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize("step", [False, True])
 @pytest.mark.parametrize("name", FORMS)

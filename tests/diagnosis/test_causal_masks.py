@@ -122,6 +122,7 @@ def test_a_mask_that_hides_everything_from_a_position():
     assert "scores.softmax(-1)" in blind.source_line
 
 
+@pytest.mark.slow
 def test_a_model_that_shifts_its_labels_itself():
     transformers = pytest.importorskip("transformers")
     try:

@@ -37,7 +37,7 @@ def after(model, batches, optimizer, rate: float, steps: int, warm_up: int = 0) 
     return sum(float(nn.functional.cross_entropy(model(x), y).detach()) for x, y in batches) / len(batches)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "rmsprop"])
 @pytest.mark.parametrize("name", ["mlp", "bn-resnet", "transformer"])
 def test_the_suggestion_is_the_rate_of_a_run_that_trained(name, optimizer):

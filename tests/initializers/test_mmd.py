@@ -109,6 +109,7 @@ def test_an_interrupt_keeps_the_best_so_far_and_an_error_the_start(short_windows
     assert torch.equal(weights_of(failed), weights_of(classifier()))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_checkpoint(tmp_path, short_windows):
     data = TensorDataset(normal(30, 6))
     loader = DataLoader(data, batch_size=8, shuffle=True, drop_last=True)

@@ -154,7 +154,7 @@ def test_the_norm_is_descended_above_the_cap(name, statistic):
     agree(found, central(lambda s: float(getattr(norms(name, s, PARTS), statistic)()), names))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @each_network
 def test_the_research_codes_objective(name):
     """Minus the cosine of distinct pairs, minus all squared norms; D = 3 parts of 3, stretched by 0.4 inwards."""

@@ -10,7 +10,7 @@ from theta0.papers.furusho2020thesis.rate_maps import FACTORS
 from theta0.papers.sweeps import Store
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fig15", "fig18", "fig19", "fig16"])
 def test_each_kind_of_figure_is_written_with_its_numbers(name, tmp_path):
     line = ITEMS[name](scale="smoke", out_dir=tmp_path)

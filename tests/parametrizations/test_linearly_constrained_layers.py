@@ -12,7 +12,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from theta0.parametrizations import is_linearly_constrained, linearly_constrained, relative_sums
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("make", [lambda: nn.Conv1d(2, 3, 2), lambda: nn.Linear(3, 8)], ids=["conv", "linear"])
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")

@@ -75,6 +75,7 @@ def test_layers_without_quantiles_are_left_out_and_broken_ones_are_marked():
     assert loss_panel([("as given", None), ("treated", None)]) is None
 
 
+@pytest.mark.slow
 def test_before_and_after_share_one_axis():
     before, after = (texts(panel) for panel in panels(cases.kept())[2:4])
     ticks = [[text for text in some if text and text.lstrip("−")[:2] in {"0", "10"}] for some in (before, after)]

@@ -140,6 +140,7 @@ def test_a_search_changes_values_only_or_nothing_at_all(c, name):
     assert all(torch.equal(value, dict(inner.named_parameters())[n]) for n, value in frozen.items())
 
 
+@pytest.mark.slow
 def test_a_search_tells_what_it_cost_and_repeats_itself():
     for name in SEARCHES:
         models = [case("mlp").model(), case("mlp").model()]
