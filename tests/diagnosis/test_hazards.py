@@ -131,7 +131,7 @@ MODELS = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_hazard_is_survived(name):
     torch.manual_seed(0)

@@ -80,7 +80,7 @@ def test_where_no_rate_trains_there_is_no_rate_but_a_reason():
     assert found.cost <= 400
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_plateau_of_forty_steps_is_waited_out(seed):
     """Raw pixels: for forty steps the rate that falls fastest is one that never leaves the plateau."""

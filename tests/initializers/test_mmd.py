@@ -172,7 +172,7 @@ def progress_file(tmp_path_factory):
     return file
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

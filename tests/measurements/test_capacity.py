@@ -62,6 +62,7 @@ def test_bounds_are_ordered_as_the_theorems_say(widths, seed, nonlinearity):
         assert max(lower, steepest) <= upper * slack
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from([nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d]),

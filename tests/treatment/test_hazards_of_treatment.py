@@ -120,7 +120,7 @@ def test_unit_variance_of_adapted_weights_is_reached_through_the_adapter_or_told
             assert x.std().item() == pytest.approx(1, rel=0.05), path
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", sorted(REMEDIES))
 @pytest.mark.parametrize("kind", [LowRank, Invertible])
 def test_every_remedy_survives_adapted_weights(kind, name):

@@ -38,6 +38,7 @@ def learnable(count=8) -> list:
 QUICK = {"optimizer": "momentum", "learning_rate": 0.1, "steps": 8}
 
 
+@pytest.mark.slow
 def test_the_reported_runs_are_what_training_gives_on_data_that_took_no_part_before():
     model = deep()
     found = treat(model, learnable(), "cross_entropy", with_="lcw", **QUICK | {"steps": 12})
@@ -99,7 +100,7 @@ def test_what_is_no_better_is_taken_back():
     assert randomness() == drawn
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("c", SAMPLED, ids=lambda c: c.name)
 @pytest.mark.parametrize("with_", ["lcw", "unit-variance"])
 def test_kept_or_taken_back_for_every_network(c, with_):

@@ -90,7 +90,7 @@ def watched(build, told):
     return Watched(build(), told)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", REMEDIES)
 def test_every_remedy_that_is_broken_off_leaves_the_model_bit_for_bit(name):
     apply = partial(REMEDIES[name], **FEW.get(name, {}), generator=0)
@@ -119,7 +119,7 @@ def test_every_remedy_that_is_broken_off_leaves_the_model_bit_for_bit(name):
             assert randomness() == drawn
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("c", SAMPLED, ids=lambda c: c.name)
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_search_changes_values_only_or_nothing_at_all(c, name):
