@@ -9,11 +9,11 @@ from torch import nn
 
 from theta0._batches import Batch, checked_forward, with_shapes
 from theta0._errors import UserCodeError
-from theta0._losses import Loss, loss_of
+from theta0._losses import Loss
 from theta0._models import StepInputs, main_output
 from theta0._records import Record, Table, by_layer
 from theta0._state import preserve_state
-from theta0._training import count_gradients, steps_from
+from theta0._training import count_gradients
 from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.allowed_rate import allowed_rate
 from theta0.diagnosis.chain import Link, chain
@@ -31,8 +31,8 @@ from theta0.measurements.mixing import SAMPLES, Mixing, mixing
 from theta0.measurements.non_finite import NonFiniteOrigin, non_finite_origin
 from theta0.measurements.residual_stream import ResidualStream
 from theta0.measurements.signals import Observation, observed
+from theta0.measurements.zero_gradients import STEPS, still_zero
 
-PROBE_STEPS = 2
 _FALLEN = 0.4  # of the first loss, where no constant is known
 LONGEST = 40
 _BESIDE, _LATER = 20, 8  # gradients that all else may take beside a probe, and of these what is measured after it
@@ -158,8 +158,9 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         zero = [name for name in self.trained if self.table[name].get("gradient_norm") == 0.0]
         if not zero or not math.isfinite(self.network["loss"]):
             return []
-        found = _still_zero(self.model, self.batches[0], self.loss, zero, self.optimizer, self.rate or 0.01)
-        self.spend(PROBE_STEPS + 1.0)
+        model, batch, rate = self.model, self.batches[0], self.rate or 0.01
+        found = still_zero(model, batch, self.loss, zero, optimizer=self.optimizer, rate=rate)
+        self.spend(STEPS + 1.0)
         return found
 
     @cached_property
@@ -333,14 +334,3 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         found = allowed_rate(self.model, self.batches, self.loss, self.kind.settings)
         self.spend(0.0 if found is None else found.cost)
         return found
-
-
-def _still_zero(
-    model: nn.Module, batch: Batch, loss: Loss, names: Sequence[str], optimizer: str, rate: float
-) -> list[str]:
-    with preserve_state(model), torch.enable_grad():
-        steps_from(model, [batch], loss, optimizer=optimizer, rate=rate, steps=PROBE_STEPS)
-        named = dict(model.named_parameters())
-        value, _ = loss_of(model, batch, loss)
-        found = torch.autograd.grad(value, [named[name] for name in names], allow_unused=True)
-    return [name for name, g in zip(names, found, strict=True) if g is None or not bool(g.any())]

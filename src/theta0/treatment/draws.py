@@ -8,20 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import init
 
-from theta0._batches import Batch, initialised, load_batches
+from theta0._batches import initialised, load_batches
 from theta0._errors import InapplicableError
-from theta0._losses import Loss, loss_of
+from theta0._losses import Loss
 from theta0._randomness import Randomness, normal, streams, uniform
-from theta0._state import preserve_state, transaction
+from theta0._state import transaction
 from theta0._trace.layers import Layer, layers
-from theta0._training import steps_from
 from theta0._weights import assign_weight, tied_parameters, trained_tensors
+from theta0.measurements.zero_gradients import still_zero
 from theta0.treatment.results import Applied
 
 _GARBAGE = 1e10  # no draw gives such numbers
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _GAINED = {"relu", "leaky_relu", "tanh", "selu"}
-_PROBE_STEPS = 2
 
 
 def redraw(model: nn.Module, batches: Iterable[Any], loss: Loss = None, *, generator: Randomness = None) -> Applied:
@@ -117,16 +116,6 @@ def break_zero_gradients(
         if attempt == 0 and not zeros:
             raise InapplicableError("expected a zero weight whose gradient stays zero, got none")
     return Applied()
-
-
-def still_zero(model: nn.Module, batch: Batch, loss: Loss, names: Collection[str]) -> list[str]:
-    """Which parameters have a gradient of exactly zero, also after probe steps; the model is left as it was."""
-    with preserve_state(model), torch.enable_grad():
-        steps_from(model, [batch], loss, optimizer="sgd", rate=0.01, steps=_PROBE_STEPS)
-        named = dict(model.named_parameters())
-        value, _ = loss_of(model, batch, loss)
-        gradients = torch.autograd.grad(value, [named[name] for name in names], allow_unused=True)
-    return [name for name, g in zip(names, gradients, strict=True) if g is not None and not bool(g.any())]
 
 
 def _seen(model: nn.Module, batches: Iterable[Any]) -> list[Layer]:

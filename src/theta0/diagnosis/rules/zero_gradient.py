@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from theta0.diagnosis.consequences import SILENCE
-from theta0.diagnosis.evidence import PROBE_STEPS, Evidence
+from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded, listed
 from theta0.measurements.gradient_paths import Cut
+from theta0.measurements.zero_gradients import STEPS
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -34,7 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
         value=0.0,
         threshold=threshold,
         message=(
-            f"The gradient of {listed(stuck)} is exactly zero, and still is after {PROBE_STEPS} probe steps on a copy: "
+            f"The gradient of {listed(stuck)} is exactly zero, and still is after {STEPS} probe steps on a copy: "
             f"nothing there can learn.{where} {advice}"
         ),
         remedy=f"torch.nn.init.normal_(model.get_parameter({stuck[0]!r}), std=0.02)" if factors else "",
@@ -103,7 +104,7 @@ RULE = Rule(
         "starts at zero, is no fault: it moves in the first step.",
         numbers=(
             (
-                f"parameters whose gradient is exactly zero, and still is after {PROBE_STEPS} steps on a copy",
+                f"parameters whose gradient is exactly zero, and still is after {STEPS} steps on a copy",
                 "0: error where they are half of the trained parameters or more, else warning where a weight that is "
                 "zero itself or a rectifier keeps them off, or short runs do not train, else note",
                 "a zero by design does not last; it comes first where such a weight itself is zero",
