@@ -35,7 +35,7 @@ test-all: lint
 demo: setup
 	$(BIN)/theta0 diagnose examples/deep_sigmoid.py; test $$? -eq 1
 	$(BIN)/theta0 treat examples/deep_sigmoid.py --out build/start.safetensors --html build/report.html
-	@echo "The mended start is in build/start.safetensors, the report in build/report.html."
+	@echo "The treated start is in build/start.safetensors, the report in build/report.html."
 
 # The rules are the source; a test holds the page to them.
 docs-findings: setup

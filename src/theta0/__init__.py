@@ -1,4 +1,4 @@
-"""θ₀ is where training starts: say what is wrong with it, mend it, and prove by a short run that it now trains.
+"""θ₀ is where training starts: say what is wrong with it, fix it, and prove by a short run that it now trains.
 
     import theta0
 

@@ -59,7 +59,7 @@ class Layout:
 
 
 def growing_axis(one: Sequence[int], other: Sequence[int], counts: tuple[int, int]) -> int | None:
-    """The axis over samples, told from others by its growth with their number, not by its length.
+    """The axis over samples, distinguished by its growth with their number, not by its length.
 
     `one` and `other` are the shapes of a tensor made from so many samples as `counts` says. None unless exactly one
     axis grows, and in proportion.

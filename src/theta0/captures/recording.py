@@ -113,7 +113,7 @@ class Recording:  # grows while the script runs
         optimizers: by identity.
         restores: put each module called, and each parameter trained, back to before the first step.
         owners: modules found in the script's variables, with the variable's name.
-        stopped: how often it was told to stop.
+        stopped: how often it was asked to stop.
         trained: the parameters that an optimizer has changed.
         several: whether there are several optimizers.
         entries: how many calls and functions were noted.

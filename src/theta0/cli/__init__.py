@@ -32,7 +32,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Look at the point where a network starts training, say what is wrong with it, mend it, prove that it trains.",
+    help="Look at the point where a network starts training, say what is wrong with it, fix it, prove that it trains.",
 )
 
 
@@ -111,9 +111,9 @@ def treat(
     budget: BudgetOption = None,
     traceback: TracebackOption = False,
 ) -> None:
-    """Mend a starting point and prove it. Exit code: 0 kept, 1 nothing was better, 2 bad target."""
+    """Fix a starting point and prove it. Exit code: 0 kept, 1 nothing was better, 2 bad target."""
     leave_to_child(target)
-    with errors(traceback), progress("mending the starting point") as tell:
+    with errors(traceback), progress("fixing the starting point") as tell:
         import torch
 
         require_writable(out, html)

@@ -1,4 +1,4 @@
-"""What every command shares: arguments, what goes to which stream, how long work and errors are told."""
+"""What every command shares: arguments, what goes to which stream, how long work and errors are shown."""
 
 import json
 import os

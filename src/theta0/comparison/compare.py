@@ -60,7 +60,7 @@ def compare(
         batches: `(inputs, targets)` batches; a DataLoader shuffles from a fixed seed, its own generator too.
         loss: a name, a callable, or None where the model returns its own.
         step: instead of a loss, a function (model, batch) → loss that takes batches of any form.
-        starts: names out of `STARTS`. One that cannot be made is told with the reason, and the others are raced.
+        starts: names out of `STARTS`. One that cannot be made is listed with the reason, and the others are raced.
         rates: the rates to try for every start; "auto" for 0.1 to 10 times what the curvature at that start allows, and
             the one that a short probe finds.
         steps: of a full run.
@@ -71,7 +71,7 @@ def compare(
             once. None for no limit.
         store: a JSON-lines file in which runs are kept and found again, so that a race can go on.
         max_batches: how many batches are read; None reads all.
-        progress: told what is being done.
+        progress: called with what is being done.
 
     Returns:
         The leaderboard, curves and costs.

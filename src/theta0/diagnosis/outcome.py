@@ -21,10 +21,10 @@ def unprobed(evidence: Evidence, found: Probe | None) -> list[str]:
         return [f"Whether training lowers the loss was not found out: {found.reason}."]
     if any(run.outcome == "trains" for run in found.runs) or found.fails:
         return []
-    return [f"Whether it trains is undecided: {told(found)}."]
+    return [f"Whether it trains is undecided: {described(found)}."]
 
 
-def told(found: Probe) -> str:
+def described(found: Probe) -> str:
     """The best run of a probe, with what it is held against."""
     run = found.at(found.best)
     against = "" if found.constant is None else f", where outputs that ignore the input reach {found.constant:.3g}"

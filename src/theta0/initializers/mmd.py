@@ -197,7 +197,7 @@ def mmd(
         steps: how many; None for five passes over the batches.
         learning_rate: of Adam.
         generator: a seed, a generator or None.
-        progress: told of every step.
+        progress: called after every step.
         checkpoint: a safetensors file, written after each window and at the end; a run that finds it goes on
             from there, also to more steps. It must be given the same start (not what an interrupt left), and the same
             settings but for `steps` and `memory`; that the batches are the same is not checked.

@@ -83,7 +83,7 @@ def nio(
     if compatibility not in (None, "research"):
         raise ValueError(f"compatibility: expected None or 'research', got {compatibility!r}")
     research = compatibility == "research"
-    require_parts(sub_batches, overlap)  # what is out of range is told before any work
+    require_parts(sub_batches, overlap)  # what is out of range is refused before any work
     fair = partial(_equal_cuts, parts=sub_batches, overlap=overlap)
     cuts = partial(research_cuts, parts=sub_batches, overlap=overlap) if research else fair
     statistic: Statistic = "mean" if research else cap_statistic

@@ -79,7 +79,7 @@ def random_labels(
         steps: how many.
         learning_rate: of Adam.
         generator: a seed, a generator or None.
-        progress: told of every step.
+        progress: called after every step.
 
     Returns:
         What was done.

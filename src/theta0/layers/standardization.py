@@ -16,7 +16,7 @@ class Standardization(_BatchNorm):
     torch's own batch normalization, and so does this: running statistics, `state_dict`, conversion to synchronised
     statistics and everything that looks for batch normalization work alike.
 
-    No scale and bias unless `affine=True` (what torch's module has if not told otherwise): a linear layer behind it
+    No scale and bias unless `affine=True` (what torch's module has by default): a linear layer behind it
     takes them up into its own weight and bias.
 
     Args:

@@ -38,7 +38,7 @@ from theta0.treatment.results import Attempt, Treatment
 
 WIDTH = 80
 SCREEN = 48
-FULL_FINDINGS = 28  # lines after which a finding is told in one line: the table needs the rest of the screen
+FULL_FINDINGS = 28  # lines after which a finding takes one line: the table needs the rest of the screen
 FATES = 6  # findings of which a treatment's screen says what became of them
 NAME_WIDTH = 24
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}

@@ -72,7 +72,7 @@ def spectrum_change(
         learning_rate: its rate; by default the best of seven after ten steps.
         window: "hann" or "none".
         max_batches: how many batches are read; None reads all.
-        progress: told what is being done.
+        progress: called with what is being done.
 
     Returns:
         The spectra.

@@ -218,10 +218,10 @@ def stochastic_depth_bounds(depth: int, width: int, survival: float, *, dropping
 
 
 def max_learning_rate(bounds: FisherBounds) -> float:
-    """2 divided by the upper bound of λ_max: gradient descent on the mean of ½(f - y)² bears any smaller rate.
+    """2 divided by the upper bound of λ_max: gradient descent on the mean of ½(f - y)² is stable at any smaller rate.
 
     Source: furusho2020thesis, sections 2.4 and 4.3.3. The mean of (f - y)², torch's `mse_loss`, has twice the
-    curvature and bears half of it. A real net bears more, because its λ_max lies below the trace.
+    curvature and tolerates half of it. A real net tolerates more, because its λ_max lies below the trace.
 
     Returns:
         The rate.

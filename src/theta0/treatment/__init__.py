@@ -1,4 +1,4 @@
-"""What mends a starting point, and the proof that it does."""
+"""What fixes a starting point, and the proof that it does."""
 
 from theta0._training import Run
 from theta0.treatment.remedies import REMEDIES

@@ -12,12 +12,12 @@ from theta0.treatment.trials import Proof, reached
 def nothing(before: Diagnosis) -> str:
     """There is nothing that a remedy answers."""
     if not before.findings:
-        return "Nothing was found to mend; the model is as it was."
+        return "Nothing was found to fix; the model is as it was."
     codes = ", ".join(dict.fromkeys(finding.code for finding in before.findings))
-    return f"No initialization mends what was found ({codes}); see each finding's advice. The model is as it was."
+    return f"No initialization fixes what was found ({codes}); see each finding's advice. The model is as it was."
 
 
-def blamed(whose: str, what: str, line: str) -> str:
+def elsewhere(whose: str, what: str, line: str) -> str:
     """The start is not at fault."""
     change = f" Change: {line}" if line else ""
     return f"Not the start's fault but that of {whose}; the model is as it was. {what}{change}"

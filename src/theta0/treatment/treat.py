@@ -18,7 +18,7 @@ from theta0.diagnosis.results import Diagnosis
 from theta0.experiments.optimizers import Optimizer, optimizer_kind
 from theta0.layers.standardized_input import StandardizedInput
 from theta0.treatment.faults import other_causes
-from theta0.treatment.reasons import blamed, nothing, proven, unproven
+from theta0.treatment.reasons import elsewhere, nothing, proven, unproven
 from theta0.treatment.remedies import REMEDIES, named_by
 from theta0.treatment.results import Attempt, Treatment
 from theta0.treatment.trials import Proof, Trial, better, chosen_run, measured, proof, reached, slower_run, trial_of
@@ -147,7 +147,7 @@ def treat(
     """Mend a starting point, and prove it: **the one verb that changes a model**.
 
     "auto" takes the findings in turn: the remedies that answer them are applied, measured and given a short run each,
-    and on top of the best one those that answer what is left. What no start mends (data, loss, output, rate) is
+    and on top of the best one those that answer what is left. What no start fixes (data, loss, output, rate) is
     explained instead. The remedy chosen is then confirmed once: over three fresh data orders, each with the same noise
     for both starts, and on batches that took no part before (the last quarter). It is kept if its mean gain in loss is
     1 % at least and above the spread of the gains; otherwise, and on an interrupt or any failure, the model is
@@ -167,7 +167,7 @@ def treat(
         steps: the training budget of each run.
         max_batches: how many batches are read; None reads all.
         generator: for remedies that draw.
-        progress: told what is being done.
+        progress: called with what is being done.
 
     Returns:
         What was tried, what was measured, what was kept and why.
@@ -224,9 +224,9 @@ def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None
         if isinstance(start, str):
             return search.unkept(with_, given, f"Not kept: {start}.")
         return _confirmed(search, given, search.tried(start, run=False))
-    blame = other_causes(before, search.model, search.trial.rest[0])
-    if blame is not None or not named_by(before):
-        return search.unkept("", given, blamed(*blame) if blame else nothing(before))
+    other = other_causes(before, search.model, search.trial.rest[0])
+    if other is not None or not named_by(before):
+        return search.unkept("", given, elsewhere(*other) if other else nothing(before))
     search.tell("training the start as given")
     given = replace(given, run=search.ran())
     best = search.best(given)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from theta0.diagnosis.evidence import Evidence
-from theta0.diagnosis.outcome import rates, told
+from theta0.diagnosis.outcome import described, rates
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
 from theta0.experiments.probe import CLOSING, LEARNT, ONE_BATCH, Probe
@@ -30,7 +30,7 @@ def judge(evidence: Evidence) -> Finding | None:
         layer="",
         value=float("inf") if best is None else best.final,
         threshold=probe.level,
-        message=f"Training is {outcome}: {told(probe)}.",
+        message=f"Training is {outcome}: {described(probe)}.",
         remedy="theta0 explain TARGET",
         source=MEASURED,
         evidence=probe.runs,

@@ -62,7 +62,7 @@ def _constant(evidence: Evidence) -> Finding | None:
         )
         return _finding("error", [layer], (0.0, ALIKE), what, remedy="")
     if spread == 0:
-        what = "All samples have the same inputs: nothing can be told apart. Look at how the data are read."
+        what = "All samples have the same inputs: nothing distinguishes them. Look at how the data are read."
         return _finding("error", [layer], (0.0, ALIKE), what, remedy="")
     if not met or any(found.normalised for found in met):
         return None
