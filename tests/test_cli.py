@@ -172,9 +172,17 @@ def test_the_terminal_report_names_what_was_found(tmp_path):
 
 def test_nothing_better_is_exit_1_and_no_file(tmp_path):
     out = tmp_path / "start.safetensors"
-    result = inside("treat", target(tmp_path, HEALTHY), "--json", "--out", out)
+    result = inside("treat", target(tmp_path, HEALTHY), "--with", "centre", "--json", "--out", out)
     assert result.exit_code == 1
     assert json.loads(result.stdout)["treatment"]["kept"] is False
+    assert not out.exists()
+
+
+def test_a_healthy_start_has_nothing_to_fix_and_leaves_with_0(tmp_path):
+    out = tmp_path / "start.safetensors"
+    result = inside("treat", target(tmp_path, HEALTHY), "--out", out)
+    assert result.exit_code == 0, result.stderr
+    assert "Nothing was found to fix; the model is as it was." in " ".join(result.stdout.split())
     assert not out.exists()
 
 
@@ -441,8 +449,8 @@ def test_an_interrupted_race_says_where_its_runs_are(after, said, tmp_path, monk
     path, store, told = target(tmp_path, SHUFFLED.replace("GENERATOR", "None")), tmp_path / "runs.jsonl", []
 
     def race(*arguments, progress, **options):
-        def stop(text):
-            told.append(text)
+        def stop(text, share):
+            told.extend([text] if text not in told else [])
             if len(told) == after:
                 raise KeyboardInterrupt
 
@@ -493,3 +501,78 @@ def test_treat_says_whose_fault_it_is_and_writes_nothing(tmp_path):
     assert done.exit_code == 1, done.stderr
     assert "Not the start's fault but that of the output and the loss" in done.stdout.replace("\n", " ")
     assert not out_file.exists()
+
+
+def test_the_severity_that_fails(tmp_path):
+    warned = HEAD.replace('"momentum", 0.1', '"sgd", 0.1') + (
+        "def net(): return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))\n"
+        "made = batches\n"
+        "def batches(): return [(x + 10, y) for x, y in made()]\n"
+    )
+    path = target(tmp_path, warned)
+    document = json.loads(inside("diagnose", path, "--no-probe", "--json").stdout)
+    found = {finding["severity"] for finding in document["findings"]}
+    for fail_on, severities in (("error", {"error"}), ("warning", {"error", "warning"}), ("never", set())):
+        result = inside("diagnose", path, "--no-probe", "--json", "--fail-on", fail_on)
+        assert result.exit_code == int(bool(found & severities)), (fail_on, found)
+    assert "warning" in found
+
+
+def test_a_code_that_is_ignored_is_left_out_and_that_is_said(tmp_path):
+    path = target(tmp_path, DEEP)
+    found = [f["code"] for f in json.loads(inside("diagnose", path, "--no-probe", "--json").stdout)["findings"]]
+    result = inside("diagnose", path, "--no-probe", "--json", "--ignore", found[0])
+    document = json.loads(result.stdout)
+    assert found[0] not in {f["code"] for f in document["findings"]}
+    assert any("Left out as asked" in line and found[0] in line for line in document["not_measured"])
+    wrong = inside("diagnose", path, "--no-probe", "--ignore", "no-such-code")
+    assert wrong.exit_code == 2
+    assert "ignore: expected codes of findings, got no-such-code" in wrong.stderr
+
+
+def test_several_targets_have_the_worst_exit_code_and_one_json_document(tmp_path):
+    healthy, ill = target(tmp_path, HEALTHY, "healthy.py"), target(tmp_path, DEEP, "ill.py")
+    missing = tmp_path / "missing.py"
+    result = inside("diagnose", healthy, ill, "--no-probe", "--json")
+    assert result.exit_code == 1
+    first, second = json.loads(result.stdout)["targets"]
+    assert (first["target"], first["exit_code"], first["healthy"]) == (str(healthy), 0, True)
+    assert (second["target"], second["exit_code"], second["healthy"]) == (str(ill), 1, False)
+    worse = inside("diagnose", missing, healthy, "--no-probe")
+    assert worse.exit_code == 2
+    assert "missing.py: expected a Python file" in worse.stderr
+    assert "healthy.py" in worse.stdout  # one that cannot be read does not stop the others
+    refused = inside("diagnose", healthy, ill, "--html", tmp_path / "page.html")
+    assert refused.exit_code == 2
+    assert "expected one target where a file is written, got 2" in refused.stderr
+
+
+def test_what_is_given_on_the_command_line_takes_the_place_of_the_targets(tmp_path):
+    path = target(tmp_path, HEALTHY)
+    run = json.loads(inside("diagnose", path, "--json", "--lr", 0.01, "--optimizer", "AdamW").stdout)["probe"]
+    assert (run["runs"][0]["optimizer"].lower(), run["runs"][0]["rate"]) == ("adamw", 0.01)
+    cost = [
+        json.loads(inside("diagnose", path, "--json", "--no-probe", *more).stdout)["cost_in_gradients"]
+        for more in ([], ["--max-batches", 2])
+    ]
+    assert cost[1] < cost[0]
+    lossless = target(tmp_path, HEALTHY.replace('loss = "cross_entropy"', ""), "lossless.py")
+    assert inside("diagnose", lossless, "--no-probe").exit_code == 2
+    assert inside("diagnose", lossless, "--no-probe", "--loss", "cross_entropy").exit_code == 0
+    unseeded = target(tmp_path, HEALTHY.replace("torch.manual_seed(0)", "pass"), "unseeded.py")
+    losses = [
+        [r["value"] for r in json.loads(out)["records"] if (r["layer"], r["quantity"]) == ("", "loss")]
+        for out in (inside("diagnose", unseeded, "--no-probe", "--json", "--seed", s).stdout for s in (3, 3, 4))
+    ]
+    assert losses[0] == losses[1] != losses[2]
+    for wrong, message in (
+        (["--lr", "-1"], "learning_rate: expected a positive number, got -1.0"),
+        (["--lr", "nan"], "learning_rate: expected a positive number, got nan"),
+        (["--optimizer", "adamm"], "optimizer: expected one of"),
+        (["--loss", "nll"], "loss: expected"),
+        (["--device", "cuda:9"], "--device: expected a device that torch finds here, got 'cuda:9'"),
+        (["--max-batches", "0"], "--max-batches"),
+    ):
+        result = inside("diagnose", path, "--no-probe", *wrong)
+        assert result.exit_code == 2, wrong
+        assert message in result.stderr

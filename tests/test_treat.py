@@ -72,9 +72,10 @@ def test_without_a_rate_each_start_gets_its_own():
 
 
 def test_progress_and_log():
-    told = []
-    found = treat(deep(2), learnable(), "cross_entropy", with_="lcw", progress=told.append, **QUICK)
-    assert told[-2:] == ["trying lcw", "proving lcw on fresh data orders"]
+    told = {}
+    found = treat(deep(2), learnable(), "cross_entropy", with_="lcw", progress=told.__setitem__, **QUICK)
+    assert list(told)[-2:] == ["trying lcw", "proving lcw on fresh data orders"]
+    assert told["proving lcw on fresh data orders"] == 1.0
     logged = found.to_dict()
     assert logged["held_out_loss/treated"] == found.treated.held_out
     assert logged["0/preactivation_variance"] > 0

@@ -14,6 +14,7 @@ from theta0._trace.interpreter import without_checkpoints
 
 OptimizerName = Literal["sgd", "momentum", "adam", "adamw", "rmsprop"]
 OPTIMIZERS = get_args(OptimizerName)
+Maker = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]  # from trained parameters and a rate
 RATES = tuple(10 ** (exponent / 2) for exponent in range(-6, 1))  # 1e-3 … 1, two a decade
 
 
@@ -93,6 +94,14 @@ def checked_optimizer(name: str) -> str:
     return name
 
 
+def checked_rate(rate: float | None, name: str = "learning_rate") -> float | None:
+    """The learning rate, if it is None or a positive finite number."""
+    number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+    if rate is not None and not (number and 0 < rate < math.inf):
+        raise ValueError(f"{name}: expected a positive number, got {rate!r:.100}")
+    return None if rate is None else float(rate)
+
+
 def make_optimizer(
     settings: str | OptimizerSettings, parameters: Iterable[nn.Parameter], rate: float
 ) -> torch.optim.Optimizer:
@@ -116,7 +125,7 @@ def steps_from(
     batches: Sequence[Batch],
     loss: Loss,
     *,
-    optimizer: str | OptimizerSettings,
+    optimizer: str | OptimizerSettings | Maker,
     rate: float,
     steps: int,
     seed: int = 0,
@@ -129,7 +138,7 @@ def steps_from(
     """
     torch.manual_seed(seed)
     trained = [p for p in model.parameters() if p.requires_grad]
-    torch_optimizer = make_optimizer(optimizer, trained, rate)
+    torch_optimizer = optimizer(trained, rate) if callable(optimizer) else make_optimizer(optimizer, trained, rate)
     losses: list[float] = []
     with torch.enable_grad(), without_checkpoints():  # re-entrant ones refuse `inputs=`
         for step in range(steps):
@@ -157,20 +166,20 @@ def short_run(
     verify: Sequence[Batch],
     loss: Loss,
     *,
-    optimizer: str,
+    optimizer: str | Maker,
     rate: float,
     steps: int,
     seed: int = 0,
+    name: str = "",
 ) -> Run:
-    """Train in place for a budget and verify on held-out batches."""
+    """Train in place for a budget and verify on held-out batches; `name` is shown for an optimizer that has none."""
     torch.manual_seed(seed)
     before = mean_loss(model, verify, loss)
     losses = steps_from(model, train, loss, optimizer=optimizer, rate=rate, steps=steps, seed=seed)
     diverged = not math.isfinite(losses[-1])
     after = math.inf if diverged else mean_loss(model, verify, loss)
-    return Run(
-        optimizer, rate, tuple(losses), after, before, cost=count_gradients(len(losses), forward=2 * len(verify))
-    )
+    shown = optimizer if isinstance(optimizer, str) else name
+    return Run(shown, rate, tuple(losses), after, before, cost=count_gradients(len(losses), forward=2 * len(verify)))
 
 
 def probe_rate(
@@ -178,7 +187,7 @@ def probe_rate(
     batches: Sequence[Batch],
     loss: Loss,
     *,
-    optimizer: str,
+    optimizer: str | Maker,
     restore: Callable[[], None],
     rates: Sequence[float] = RATES,
     steps: int = 10,

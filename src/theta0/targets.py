@@ -13,6 +13,7 @@ from torch import nn
 
 from theta0._losses import Loss, checked
 from theta0._models import Step
+from theta0._training import checked_rate
 from theta0.experiments.optimizers import Optimizer, optimizer_kind
 
 
@@ -21,7 +22,8 @@ class Target:
     """What a target file defines.
 
     `learning_rate` is the optimizer's; `build` is the file's `model()`, which builds another one; `step` is given
-    instead of a loss; `gradient_kept` is known of scripts.
+    instead of a loss; gradients are clipped to `clip_norm`; `gradient_kept` is known of scripts, and `number` is the
+    optimizer's among several of one script.
     """
 
     name: str
@@ -33,6 +35,18 @@ class Target:
     build: Callable[[], nn.Module]
     step: Step | None = None
     gradient_kept: float | None = None
+    clip_norm: float | None = None
+    number: int = 1
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """How it is trained, as keywords of every verb."""
+        return {
+            "step": self.step,
+            "optimizer": self.optimizer,
+            "learning_rate": self.learning_rate,
+            "clip_norm": self.clip_norm,
+        }
 
 
 def load_target(name: str) -> Target:
@@ -50,10 +64,9 @@ def load_target(name: str) -> Target:
         optimizer_kind(optimizer, model)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
-    if rate is not None and not (number and 0 < rate < float("inf")):
-        raise ValueError(f"{name}: learning_rate: expected a positive number, got {rate!r}")
-    return Target(name, model, batches, loss, optimizer, None if rate is None else float(rate), module.model, step)
+    rate = checked_rate(rate, f"{name}: learning_rate")
+    clip = checked_rate(getattr(module, "clip_norm", None), f"{name}: clip_norm")
+    return Target(name, model, batches, loss, optimizer, rate, module.model, step, clip_norm=clip)
 
 
 def _called(module: ModuleType, name: str, function: str) -> Any:

@@ -191,3 +191,27 @@ def test_a_loss_that_depends_on_another_network_gives_the_optimizer_nothing(tmp_
     (step,) = theta0.capture(path).steps
     assert step.gradient_kept == 0
     assert lost(step) == ["error"]
+
+
+def test_the_norm_that_gradients_are_clipped_to_is_seen(tmp_path):
+    for between, options, expected in (
+        (CLIP.format(0.05), {}, 0.05),
+        ("scaler.unscale_(optimizer); " + CLIP.format(0.05), {"scaled": True}, 0.05),
+        (CLIP.format(0.05), {"micro": 4}, 0.05),
+        ("pass", {}, None),
+        (CLIP.format(100.0), {}, None),
+        ("[p.grad.mul_(0.5) for p in net.parameters()]", {}, None),
+    ):
+        (step,) = captured(tmp_path, SGD, between, **options)
+        assert step.clip_norm == (expected if expected is None else pytest.approx(expected, rel=1e-3)), between
+
+
+def test_a_high_rate_is_judged_with_the_clipping_that_it_needs(tmp_path):
+    """As recurrent language models are trained: a rate of 20, and gradients clipped to a norm of 0.25."""
+    scaled = "nn.functional.cross_entropy(10 * net(x[part]), y[part])"
+    (step,) = captured(tmp_path, "torch.optim.SGD(net.parameters(), 2.0)", CLIP.format(0.05), loss=scaled)
+    found, bare = (theta0.diagnose(**step.arguments | more) for more in ({}, {"clip_norm": None}))
+    assert found.probe.outcome == "trains"
+    assert found.probe.runs[0].rate == 2.0
+    assert bare.probe.runs[0].losses[-1] > found.probe.runs[0].losses[-1]
+    assert not [f for f in found.findings if f.code == "learning-rate-too-high" and f.severity != "note"]

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from theta0.experiments import optimizer_kind, suggest_learning_rate
+from theta0.experiments.optimizers import rate_of
 
 
 def network() -> nn.Module:
@@ -71,3 +72,70 @@ def test_named_and_mirrored_optimizers_get_the_same_rate():
 def test_anything_else_is_refused(unchecked):
     with pytest.raises(ValueError, match="optimizer: expected one of sgd"):
         optimizer_kind(3, network())
+
+
+def gradients_of(model: nn.Module, batches) -> list[torch.Tensor]:
+    model.zero_grad()
+    for x, y in batches:
+        (nn.functional.cross_entropy(model(x), y) / len(batches)).backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
+def test_gradients_are_accumulated_over_batches_and_clipped():
+    model, other = network(), network()
+    parts = list(zip(X.split(16), BATCHES[0][1].split(16), strict=True))
+    for accumulate, norm in ((2, None), (4, 0.01)):
+        kind = optimizer_kind("sgd", model, clip_norm=norm, accumulate=accumulate)
+        theirs, ours = torch.optim.SGD(other.parameters(), 0.1), kind.make(list(model.parameters()), 0.1)
+        for start in range(0, 4, accumulate):
+            for p, g in zip(other.parameters(), gradients_of(other, parts[start : start + accumulate]), strict=True):
+                p.grad = g
+            if norm is not None:
+                nn.utils.clip_grad_norm_(other.parameters(), norm)
+            theirs.step()
+        for x, y in parts:
+            ours.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            ours.step()
+        for a, b in zip(model.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "peak"),
+    [
+        (lambda o: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.3, total_steps=50), 0.3),
+        (lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: min(1.0, (step + 1) / 100)), 0.1),
+        (lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 100), 0.1),
+        (lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o), 0.1),
+    ],
+)
+def test_the_rate_of_a_schedule_is_its_highest(schedule, peak):
+    model = network()
+    factory = lambda p: torch.optim.SGD(p, lr=0.1)  # noqa: E731
+    assert rate_of(optimizer_kind(factory, model), None, schedule) == pytest.approx(peak, rel=1e-3)
+    assert rate_of(optimizer_kind("sgd", model), 0.1, schedule) == pytest.approx(peak, rel=1e-3)
+    instance = factory(model.parameters())
+    made = schedule(instance)  # warming up, it has already lowered the instance's rate
+    assert optimizer_kind(instance, model).rate == pytest.approx(peak, rel=1e-3)
+    assert rate_of(optimizer_kind(instance, model), None, made) == pytest.approx(peak, rel=1e-3)
+
+
+def test_what_is_done_around_a_step_is_checked():
+    for wrong, message in (
+        ({"clip_norm": 0.0}, "clip_norm: expected a positive number, got 0.0"),
+        ({"accumulate": 0}, "accumulate: expected a number of batches of at least 1, got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            optimizer_kind(torch.optim.SGD(network().parameters(), 0.1), network(), **wrong)
+    with pytest.raises(ValueError, match="scheduler: expected a function from an optimizer to a schedule"):
+        rate_of(optimizer_kind("sgd", network()), 0.1, lambda optimizer: None)
+
+
+def test_a_copy_of_the_model_keeps_the_groups_of_an_instance():
+    model = network()
+    groups = [{"params": [p for p in model.parameters() if p.dim() == d], "weight_decay": d - 1.0} for d in (2, 1)]
+    kind = optimizer_kind(torch.optim.AdamW(groups, 0.1), model)
+    copied = list(network().parameters())
+    made = kind.make(copied, 0.1)
+    assert [[p.dim() for p in group["params"]] for group in made.param_groups] == [[2, 2], [1, 1]]

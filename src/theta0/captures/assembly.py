@@ -13,6 +13,8 @@ from theta0.captures.entries import Constant, Entry, Use, closure
 from theta0.captures.recording import Pass, Recording, Steps, passes_for
 from theta0.captures.tape import CapturedBatch, Operation, Result, Tape, Value, Weight, mapped
 
+CLIP_TOLERANCE = 1e-3  # of a norm: torch clips to the limit but for 1e-6 and rounding
+
 
 class ScriptModules(nn.Module):
     """The modules that a script's step calls, where no module of the script's owns all of them."""
@@ -104,6 +106,19 @@ def gradient_kept(steps: Steps | None, model: nn.Module) -> float | None:
     pairs = [] if steps is None else zip(steps.groups, steps.shares, strict=False)
     shares = [min(1.0, share * max(1.0, _scale(group))) for group, share in pairs if share is not None]
     return median(shares) if shares else None
+
+
+def clip_norm(steps: Steps | None) -> float | None:
+    """The norm to which a script clips gradients: what several steps find, and no step finds more.
+
+    Returns:
+        The norm, to four digits; None where it is not seen to clip.
+    """
+    pairs = [] if steps is None else zip(steps.norms, steps.shares, strict=False)
+    known = [(norm, share) for norm, share in pairs if norm is not None and share is not None]
+    highest = max((norm for norm, _ in known), default=0.0)
+    at_it = [norm for norm, share in known if share < 1 - CLIP_TOLERANCE and norm > (1 - CLIP_TOLERANCE) * highest]
+    return float(f"{highest:.4g}") if len(at_it) > 1 and highest > 0 else None
 
 
 def _scale(group: Sequence[Pass]) -> float:

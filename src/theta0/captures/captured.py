@@ -14,6 +14,7 @@ from theta0._state import preserve_state
 from theta0.captures.assembly import (
     Factor,
     batches_of,
+    clip_norm,
     cut_of,
     factor_of,
     gradient_kept,
@@ -47,6 +48,7 @@ class CapturedStep:
         gradient_kept: the share of the gradient's norm, after the backward passes, that the optimizer's step finds, as
             the median over the steps seen: 1 without clipping, 0 where gradients are reset before the step; loss scales
             that are taken out again do not count. None where no step is seen, or it evaluates the loss itself.
+        clip_norm: the norm to which gradients are clipped; None where that is not seen.
     """
 
     model: nn.Module
@@ -59,6 +61,7 @@ class CapturedStep:
     losses: tuple[float, ...]
     compared: int
     gradient_kept: float | None = None
+    clip_norm: float | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -71,6 +74,7 @@ class CapturedStep:
             "optimizer": self.optimizer,
             "learning_rate": self.learning_rate,
             "gradient_kept": self.gradient_kept,
+            "clip_norm": self.clip_norm,
         }
 
 
@@ -140,6 +144,7 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
         losses,
         compared,
         gradient_kept(steps, model),
+        clip_norm(steps),
     )
 
 

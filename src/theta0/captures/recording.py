@@ -75,6 +75,7 @@ class Steps:  # grows while the script runs
         unreached: the last pass before each step that found no gradient, by which it can be said why.
         shares: of each of `groups`, the gradient's norm that the step found over its norm after the last pass; 1
             without scaling or clipping, None where that is not known.
+        norms: of each of `groups`, the gradient's norm that the step found; None where that is not known.
         begun: how many groups there were before its last step.
         consumed: how many passes had been seen at its last step.
         restore: puts its state back.
@@ -86,6 +87,7 @@ class Steps:  # grows while the script runs
     groups: list[list[Pass]] = field(default_factory=list)
     unreached: list[list[Pass]] = field(default_factory=list)
     shares: list[float | None] = field(default_factory=list)
+    norms: list[float | None] = field(default_factory=list)
     begun: int = 0
     consumed: int = 0
 
@@ -481,17 +483,20 @@ def _consume(found: Recording, steps: Steps, *, closure: bool = False) -> None:
         return
     if closure:  # whose gradients the step used and may have changed since; what was there before it, it did not use
         steps.shares[steps.begun :] = [None] * (len(steps.groups) - steps.begun)
+        steps.norms[steps.begun :] = [None] * (len(steps.groups) - steps.begun)
     steps.groups.append(group)
-    steps.shares.append(None if closure else _share(group, steps.parameters))
+    share, norm = (None, None) if closure else _share(group, steps.parameters)
+    steps.shares.append(share)
+    steps.norms.append(norm)
 
 
-def _share(group: Sequence[Pass], parameters: Sequence[Tensor]) -> float | None:
-    """The norm of the gradients that parameters hold, over what it was after the passes that made them."""
+def _share(group: Sequence[Pass], parameters: Sequence[Tensor]) -> tuple[float | None, float | None]:
+    """The norm of the gradients that parameters hold, over what it was after the passes that made them; and itself."""
     held, after = {id(p) for p in parameters}, dict[int, float]()
     for one in group:
         after |= {key: norm for key, norm in one.norms.items() if key in held}
     made, left = math.hypot(*after.values()), math.hypot(*norms_of(parameters).values())
-    return left / made if made > 0 and math.isfinite(made) and math.isfinite(left) else None
+    return (left / made, left) if made > 0 and math.isfinite(made) and math.isfinite(left) else (None, None)
 
 
 def passes_for(pending: Sequence[Pass], held: set[int]) -> list[Pass]:

@@ -1,32 +1,42 @@
 """The command line. torch is imported inside the commands, so that `theta0 --help` answers at once."""
 
-import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from theta0.cli.compare import compare
-from theta0.cli.console import (
-    BudgetOption,
-    HtmlOption,
-    JsonOption,
-    ScriptArguments,
-    TargetArgument,
-    TracebackOption,
-    bar,
-    errors,
-    progress,
-    require_writable,
-    show,
-)
+from theta0.cli.console import HtmlOption, Tell, beside, errors, progress
 from theta0.cli.explain import explain
-from theta0.cli.scripts import Outcome, leave_to_child, outcomes
+from theta0.cli.options import Given, TargetCommand, on_targets
+from theta0.cli.scripts import Outcome, on_each
 
 if TYPE_CHECKING:
+    from theta0.diagnosis import Diagnosis
     from theta0.targets import Target
+
+
+class FailOn(StrEnum):
+    """The least severity with which `diagnose` leaves with 1."""
+
+    error = "error"
+    warning = "warning"
+    never = "never"
+
+    @property
+    def severities(self) -> tuple[str, ...]:
+        """The severities that make it fail."""
+        return {"error": ("error",), "warning": ("error", "warning"), "never": ()}[self.value]
+
+
+class Format(StrEnum):
+    """What `diagnose` prints."""
+
+    text = "text"
+    json = "json"
+
 
 app = typer.Typer(
     add_completion=False,
@@ -46,59 +56,53 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
-@app.command()
+@app.command(cls=TargetCommand)
+@on_targets
 def diagnose(
-    target: TargetArgument,
-    arguments: ScriptArguments = None,
+    given: Given,
     probe: Annotated[
         bool, typer.Option("--probe/--no-probe", help="Train briefly, up to 100 gradients, to see whether it trains.")
     ] = True,
-    as_json: JsonOption = False,
+    fail_on: Annotated[FailOn, typer.Option(help="The least severity with which the exit code is 1.")] = FailOn.error,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="A code that is not to be reported; may be repeated.", metavar="CODE")
+    ] = None,
+    format_: Annotated[Format, typer.Option("--format", help="What to print: a report or JSON.")] = Format.text,
     html: HtmlOption = None,
-    budget: BudgetOption = None,
-    traceback: TracebackOption = False,
 ) -> None:
     """Say what is wrong with a starting point. Exit code: 0 no finding of severity error, 1 some, 2 bad target."""
-    leave_to_child(target)
-    with errors(traceback), progress("looking at the starting point"):
-        import torch
+    given = replace(given, as_json=given.as_json or format_ is Format.json)
 
-        require_writable(html)
-        torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
-        code = outcomes(target, arguments, budget, lambda t: _diagnosed(t, html, probe=probe), as_json)
-    raise typer.Exit(code)
+    def diagnosed(t: "Target", tell: Tell) -> Outcome:
+        from theta0.diagnosis import PROBE_STEPS
+        from theta0.reports import diagnosis_document, diagnosis_report
+
+        options = {"probe_steps": PROBE_STEPS if probe else 0, "ignore": ignore or (), "progress": tell}
+        result = _diagnosis(t, beside(html, t.number), options | given.read)
+        return Outcome(
+            lambda: diagnosis_document(result, target=t.name),
+            lambda: diagnosis_report(result, target=t.name),
+            int(any(finding.severity in fail_on.severities for finding in result.findings)),
+        )
+
+    on_each(given, "looking at the starting point", diagnosed, files=(html,))
 
 
-def _diagnosed(t: "Target", html: Path | None, *, probe: bool) -> Outcome:
-    from theta0.diagnosis import PROBE_STEPS
+def _diagnosis(t: "Target", html: Path | None, options: dict[str, Any]) -> "Diagnosis":
     from theta0.diagnosis import diagnose as run
-    from theta0.reports import diagnosis_document, diagnosis_report
 
-    result = run(
-        t.model,
-        t.batches,
-        t.loss,
-        step=t.step,
-        optimizer=t.optimizer,
-        learning_rate=t.learning_rate,
-        gradient_kept=t.gradient_kept,
-        probe_steps=PROBE_STEPS if probe else 0,
-    )
+    result = run(t.model, t.batches, t.loss, gradient_kept=t.gradient_kept, **t.training, **options)
     if html is not None:
         from theta0.reports import write_page
 
         write_page(html, result, target=t.name)
-    return Outcome(
-        lambda: diagnosis_document(result, target=t.name),
-        lambda: diagnosis_report(result, target=t.name),
-        0 if result.healthy else 1,
-    )
+    return result
 
 
-@app.command()
+@app.command(cls=TargetCommand)
+@on_targets
 def treat(
-    target: TargetArgument,
-    arguments: ScriptArguments = None,
+    given: Given,
     with_: Annotated[
         str, typer.Option("--with", help="auto, a remedy (unit-variance, lcw, nio, mmd …) or standardize-input.")
     ] = "auto",
@@ -106,21 +110,15 @@ def treat(
         Path | None, typer.Option(help="Write the treated start here (.safetensors).", metavar="FILE")
     ] = None,
     steps: Annotated[int, typer.Option(help="Training budget of each start.", min=1)] = 100,
-    as_json: JsonOption = False,
     html: HtmlOption = None,
-    budget: BudgetOption = None,
-    traceback: TracebackOption = False,
 ) -> None:
-    """Fix a starting point and prove it. Exit code: 0 kept, 1 nothing was better, 2 bad target."""
-    leave_to_child(target)
-    with errors(traceback), progress("fixing the starting point") as tell:
-        import torch
+    """Fix a starting point and prove it. Exit code: 0 kept or nothing to fix, 1 nothing was better, 2 bad target."""
 
-        require_writable(out, html)
-        torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
+    def treated(t: "Target", tell: Tell) -> Outcome:
         options = {"with_": with_, "steps": steps, "progress": tell}
-        code = outcomes(target, arguments, budget, lambda t: _treated(t, out, html, options), as_json, trains=True)
-    raise typer.Exit(code)
+        return _treated(t, beside(out, t.number), beside(html, t.number), options | given.read)
+
+    on_each(given, "fixing the starting point", treated, trains=True, files=(out, html))
 
 
 def _treated(t: "Target", out: Path | None, html: Path | None, options: dict[str, Any]) -> Outcome:
@@ -128,9 +126,7 @@ def _treated(t: "Target", out: Path | None, html: Path | None, options: dict[str
     from theta0.treatment import save_start
     from theta0.treatment import treat as run
 
-    result = run(
-        t.model, t.batches, t.loss, step=t.step, optimizer=t.optimizer, learning_rate=t.learning_rate, **options
-    )
+    result = run(t.model, t.batches, t.loss, gradient_kept=t.gradient_kept, **t.training, **options)
     if result.kept and out is not None:
         save_start(result.wrapped or t.model, out, method=result.remedy)
     if html is not None:
@@ -140,15 +136,14 @@ def _treated(t: "Target", out: Path | None, html: Path | None, options: dict[str
     return Outcome(
         lambda: treatment_document(result, target=t.name),
         lambda: treatment_report(result, target=t.name),
-        0 if result.kept else 1,
+        0 if result.kept or result.healthy else 1,
     )
 
 
-@app.command()
+@app.command(cls=TargetCommand)
+@on_targets
 def rate(
-    target: TargetArgument,
-    arguments: ScriptArguments = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd, momentum, adam …; default: the target's, or sgd.")] = None,
+    given: Given,
     verify: Annotated[
         bool, typer.Option("--verify", help="Train briefly at ½, 1, 2 and 4 times the suggestion.")
     ] = False,
@@ -166,37 +161,29 @@ def rate(
     warm_up: Annotated[
         bool, typer.Option("--warm-up", help="Also try a higher rate that is raised step by step.")
     ] = False,
-    as_json: JsonOption = False,
-    budget: BudgetOption = None,
-    traceback: TracebackOption = False,
 ) -> None:
     """Find the learning rate to train with, by short runs. Exit code: 0 found, 1 no rate trains, 2 bad target."""
-    leave_to_child(target)
-    with errors(traceback), progress("trying learning rates") as tell:
-        options = {"certify": certify, "batch_sizes": batch_size or None, "steps": steps, "warm_up": warm_up}
+    options = {"certify": certify, "batch_sizes": batch_size or None, "steps": steps, "warm_up": warm_up}
 
-        def run(t: "Target") -> Outcome:
-            return _rated(t, optimizer or t.optimizer or "sgd", options, tell if verify else None, check=check)
+    def rated(t: "Target", tell: Tell) -> Outcome:
+        return _rated(t, options | given.read, tell, verify=verify, check=check)
 
-        code = outcomes(target, arguments, budget, run, as_json, trains=verify)
-    raise typer.Exit(code)
+    on_each(given, "trying learning rates", rated, trains=verify)
 
 
-def _rated(
-    t: "Target", optimizer: Any, options: dict[str, Any], tell: Callable[[str], None] | None, *, check: bool
-) -> Outcome:
+def _rated(t: "Target", options: dict[str, Any], tell: Tell, *, verify: bool, check: bool) -> Outcome:
     from theta0.curvature import top_eigenvalue
     from theta0.experiments import suggest_learning_rate, verify_learning_rate
     from theta0.reports import rate_document, rate_report
 
     if check and t.step is None:
         top_eigenvalue(t.model, t.batches, t.loss, max_batches=1, check=True)
-    found = suggest_learning_rate(t.model, t.batches, t.loss, optimizer, step=t.step, **options)
-    verified = tell is not None and found.value is not None
-    if tell is not None and verified:
+    tried: dict[str, Any] = {"step": t.step, "optimizer": t.optimizer or "sgd", "clip_norm": t.clip_norm}
+    found = suggest_learning_rate(t.model, t.batches, t.loss, progress=tell, **tried, **options)
+    runs: tuple[Any, ...] = ()
+    if verify and found.value is not None:
         tell("training briefly around the suggestion")
-    tried = {"step": t.step, "optimizer": optimizer}
-    runs = verify_learning_rate(t.model, t.batches, t.loss, found, **tried) if verified else ()
+        runs = verify_learning_rate(t.model, t.batches, t.loss, found, **tried)
     return Outcome(
         lambda: rate_document(found, runs, target=t.name),
         lambda: rate_report(found, runs, target=t.name),
@@ -204,9 +191,10 @@ def _rated(
     )
 
 
-@app.command()
+@app.command(cls=TargetCommand)
+@on_targets
 def spectrum(
-    target: TargetArgument,
+    given: Given,
     between: Annotated[tuple[int, int], typer.Option(help="Numbers of the two samples, from 0.")] = (0, 1),
     steps: Annotated[int, typer.Option(help="Updates of each training, on a copy.", min=1)] = 100,
     points: Annotated[int, typer.Option(help="Points along the segment between them.", min=4)] = 128,
@@ -214,41 +202,37 @@ def spectrum(
         list[str] | None, typer.Option(help="Also train with l2:C, l1:C or path:C; may be repeated.", metavar="NAME:C")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also draw a figure: .png, .svg or .pdf.", metavar="FILE")] = None,
-    as_json: JsonOption = False,
-    traceback: TracebackOption = False,
 ) -> None:
     """Show which frequencies a network has between two samples, before and after training. Exit code: 0 or 2."""
-    with errors(traceback), progress("measuring the spectrum") as tell, redirect_stdout(sys.stderr):
-        import torch
 
-        from theta0.experiments import optimizer_kind
-        from theta0.regularizers import penalties_from
-        from theta0.reports import spectrum_document, spectrum_report, write_spectrum_figure
-        from theta0.spectra import spectrum_change
-        from theta0.targets import load_target
+    def measured(t: "Target", tell: Tell) -> Outcome:
+        options = {"between": between, "steps": steps, "points": points, "progress": tell}
+        return _spectrum(t, penalty or [], beside(out, t.number), options | given.read)
 
-        require_writable(out)
-        if out is not None and out.suffix.lower() not in (".png", ".svg", ".pdf"):
-            raise ValueError(f"--out: expected a name that ends in .png, .svg or .pdf, got {str(out)!r}")
-        torch.set_flush_denormal(True)  # norm penalties make denormal numbers, ten times slower on a CPU
-        t = load_target(target)
-        found = spectrum_change(
-            t.model,
-            t.batches,
-            t.loss,
-            between=between,
-            steps=steps,
-            points=points,
-            penalties=penalties_from(penalty or [], t.model, t.batches),
-            optimizer=optimizer_kind(t.optimizer, t.model).nearest,
-            learning_rate=t.learning_rate,
-            progress=tell,
+    on_each(given, "measuring the spectrum", measured, files=(out,))
+
+
+def _spectrum(t: "Target", penalties: list[str], out: Path | None, options: dict[str, Any]) -> Outcome:
+    from theta0.experiments import optimizer_kind
+    from theta0.regularizers import penalties_from
+    from theta0.reports import spectrum_document, spectrum_report, write_spectrum_figure
+    from theta0.spectra import spectrum_change
+
+    if out is not None and out.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"--out: expected a name that ends in .png, .svg or .pdf, got {str(out)!r}")
+    if t.step is not None:
+        raise ValueError(
+            f"{t.name}: expected a training step that is one call of the model and a standard loss; "
+            "spectra are measured between two inputs of the model: write a file with model(), batches() and loss"
         )
-        if out is not None:
-            write_spectrum_figure(out, found)
-    show(lambda: spectrum_document(found, target=target), lambda: spectrum_report(found, target=target), as_json)
+    kind = optimizer_kind(t.optimizer, t.model)
+    own: dict[str, Any] = {"optimizer": kind.make, "learning_rate": t.learning_rate or kind.rate}
+    drawn = penalties_from(penalties, t.model, t.batches)
+    found = spectrum_change(t.model, t.batches, t.loss, penalties=drawn, **own, **options)
     if out is not None:
+        write_spectrum_figure(out, found)
         typer.echo(f"drawn in {out}", err=True)
+    return Outcome(lambda: spectrum_document(found, target=t.name), lambda: spectrum_report(found, target=t.name), 0)
 
 
 @app.command()
@@ -261,10 +245,10 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where the picture and the numbers go.", metavar="DIR")] = Path("build"),
     jobs: Annotated[int, typer.Option(help="How many processes.", min=1)] = 1,
     backend: Annotated[str, typer.Option(help="joblib's backend: loky, threading, dask, ray …")] = "loky",
-    traceback: TracebackOption = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="On an error, show where it arose.")] = False,
 ) -> None:
     """Repeat a source's experiment: a picture, its numbers as JSON, and one line against the source."""
-    with errors(traceback), bar(f"{paper} {item}") as advance:
+    with errors(traceback), progress(f"{paper} {item}") as tell:
         import importlib
 
         import torch
@@ -279,9 +263,13 @@ def reproduce(
         torch.set_flush_denormal(True)  # norm penalties and vanished gradients make denormal numbers
         line = "\n".join(items)
         if item != "list":
+
+            def advance(done: int, total: int) -> None:
+                tell(f"{paper} {item}: {done} of {total}", done / total)
+
             line = items[item](dataset, data, scale=scale, out_dir=out, jobs=jobs, backend=backend, progress=advance)
     typer.echo(line)
 
 
-app.command()(compare)
-app.command()(explain)
+app.command(cls=TargetCommand)(compare)
+app.command(cls=TargetCommand)(explain)

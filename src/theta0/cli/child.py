@@ -7,12 +7,12 @@ from theta0.cli import app, scripts
 
 
 def main() -> None:
-    """Run the command line of the parent process."""
+    """Run the command line of the parent process on one of its targets, whose number comes first."""
     results = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the script's own subprocesses and libraries print
     sys.stdout = results
-    scripts.in_child = True
-    app(sys.argv[1:], prog_name="theta0")
+    scripts.chosen = int(sys.argv[1])
+    app(sys.argv[2:], prog_name="theta0")
 
 
 if __name__ == "__main__":

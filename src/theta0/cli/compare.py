@@ -1,76 +1,64 @@
 """`theta0 compare`: a race of starting points. torch is imported inside the command."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from theta0.cli.console import (
-    HtmlOption,
-    JsonOption,
-    ScriptArguments,
-    TargetArgument,
-    TracebackOption,
-    errors,
-    progress,
-    require_writable,
-)
-from theta0.cli.scripts import Outcome, leave_to_child, outcomes
+from theta0.cli.console import HtmlOption, Tell, beside
+from theta0.cli.options import Given, on_targets
+from theta0.cli.scripts import Outcome, on_each
 
 if TYPE_CHECKING:
     from theta0.targets import Target
 
+_SEED = 1729  # what a target draws is drawn again by the next command, so that its store is found
 
+
+@on_targets
 def compare(
-    target: TargetArgument,
-    arguments: ScriptArguments = None,
+    given: Given,
     starts: Annotated[
         str, typer.Option(help="Names joined by commas: default, unit-variance, lcw, nio, gradinit, mmd …")
     ] = "default,unit-variance,lcw,nio,gradinit",
     rates: Annotated[str, typer.Option(help="auto, or rates joined by commas, tried for every start.")] = "auto",
     steps: Annotated[int, typer.Option(help="Of a full run.", min=1)] = 100,
     seeds: Annotated[int, typer.Option(help="Runs of every start at its best rate.", min=1)] = 3,
-    budget: Annotated[float | None, typer.Option(help="Seconds; then tuning runs, then seeds are left out.")] = None,
     store: Annotated[
         Path | None, typer.Option(help="Keep runs here and go on from them.", metavar="FILE.jsonl")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the winner here (.safetensors).", metavar="FILE")] = None,
-    as_json: JsonOption = False,
     html: HtmlOption = None,
-    traceback: TracebackOption = False,
 ) -> None:
     """Race starting points, each at its own best rate. Exit code: 0 done, 1 not all done in time, 2 bad target."""
-    leave_to_child(target)
-    with errors(traceback, store), progress("racing the starts") as tell:
-        import torch
+    if given.seed is None:
+        given = replace(given, seed=_SEED)
 
-        from theta0.comparison.reading import seeded
-
-        require_writable(out, html, store)
-        torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
-        options = {
+    def raced(t: "Target", tell: Tell) -> Outcome:
+        options: dict[str, Any] = {
             "starts": [name.strip() for name in starts.split(",") if name.strip()],
             "rates": "auto" if rates == "auto" else _numbers(rates),
             "steps": steps,
             "seeds": seeds,
-            "budget_s": budget,
+            "budget_s": given.budget,
             "store": store,
             "progress": tell,
         }
-        with seeded():  # what a target draws is drawn again by the next command, so that its store is found
-            code = outcomes(target, arguments, None, lambda t: _raced(t, out, html, options), as_json, trains=True)
-    raise typer.Exit(code)
+        return _raced(t, beside(out, t.number), beside(html, t.number), options | given.read)
+
+    on_each(given, "racing the starts", raced, trains=True, files=(out, html), store=store)
 
 
 def _raced(t: "Target", out: Path | None, html: Path | None, options: dict[str, Any]) -> Outcome:
     from theta0.comparison import compare as run
     from theta0.comparison import winning_start_
-    from theta0.experiments import optimizer_kind
+    from theta0.experiments.optimizers import mirrored
     from theta0.reports import comparison_document, comparison_report
     from theta0.treatment import save_start
 
-    nearest = optimizer_kind(t.optimizer, t.model).nearest
-    found = run(t.build, t.batches, t.loss, step=t.step, optimizer=nearest, learning_rate=t.learning_rate, **options)
+    own = t.training | {"optimizer": mirrored(t.optimizer, t.model)}
+    found = run(t.build, t.batches, t.loss, **own, **options)
     if out is not None and found.winner is not None:
         winner = winning_start_(t.build, t.batches, t.loss, found, step=t.step)
         save_start(winner, out, method=found.winner.start)

@@ -1,8 +1,6 @@
 """What every command shares: arguments, what goes to which stream, how long work and errors are shown."""
 
-import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,62 +9,32 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-TargetArgument = Annotated[
-    str,
-    typer.Argument(
-        help="A training script as it is, or a Python file (or `module:`) with model(), batches() and loss.",
-        metavar="TARGET",
-    ),
-]
-ScriptArguments = Annotated[
-    list[str] | None, typer.Argument(help="After --: the script's own arguments.", metavar="[-- ARGUMENTS]")
-]
-BudgetOption = Annotated[
-    float | None, typer.Option(help="Seconds after which a script is stopped at its next training call.", min=0.0)
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")
-]
+Tell = Callable[..., None]  # a text, and the share that is done
 HtmlOption = Annotated[Path | None, typer.Option("--html", help="Also write a self-contained page.", metavar="FILE")]
-TracebackOption = Annotated[bool, typer.Option("--traceback", help="On an error, show where in the code it arose.")]
 
 
-def show(document: Callable[[], dict[str, Any]], report: Callable[[], Any], as_json: bool) -> None:
-    """Put a result on standard output: one JSON object, or a report."""
-    if as_json:
-        typer.echo(json.dumps(document(), indent=1, allow_nan=False))
+def show(report: Any) -> None:
+    """Put a report on standard output: text as it is, anything else as rich lays it out."""
+    if isinstance(report, str):
+        typer.echo(report)
         return
     from rich.console import Console
 
-    Console().print(report())
+    Console().print(report)
+
+
+def beside(path: Path | None, number: int) -> Path | None:
+    """Where the file of one of several optimizers goes: `page.html`, then `page-2.html`."""
+    return path if path is None or number < 2 else path.with_stem(f"{path.stem}-{number}")
 
 
 @contextmanager
-def progress(first: str) -> Iterator[Callable[[str], None]]:
-    """Say on standard error what is being done: a spinner on a terminal, plain lines in a pipe."""
-    from rich.console import Console
+def progress(title: str) -> Iterator[Tell]:
+    """How far the work is, on standard error: a bar on a terminal, plain lines in a pipe."""
+    from theta0._progress import shown
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: print(text, file=sys.stderr)
-        return
-    with console.status(first) as status:
-        yield status.update
-
-
-@contextmanager
-def bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show on standard error how much is done: a bar on a terminal, plain lines in a pipe."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done, total: print(f"{title}: {done} of {total}", file=sys.stderr)
-        return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task(title)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with shown(True, title) as tell:
+        yield tell
 
 
 @contextmanager

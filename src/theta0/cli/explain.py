@@ -5,54 +5,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from theta0.cli.console import (
-    HtmlOption,
-    JsonOption,
-    ScriptArguments,
-    TargetArgument,
-    TracebackOption,
-    bar,
-    errors,
-    require_writable,
-)
-from theta0.cli.scripts import Outcome, leave_to_child, outcomes
+from theta0.cli.console import HtmlOption, Tell, beside
+from theta0.cli.options import Given, on_targets
+from theta0.cli.scripts import Outcome, on_each
 
 if TYPE_CHECKING:
     from theta0.targets import Target
 
+_SECONDS = 120.0
 
+
+@on_targets
 def explain(
-    target: TargetArgument,
-    arguments: ScriptArguments = None,
-    budget: Annotated[float, typer.Option(help="Seconds at most.", min=0.1)] = 120.0,
+    given: Given,
     gradients: Annotated[float, typer.Option(help="Gradients at most.", min=1)] = 400.0,
-    as_json: JsonOption = False,
     html: HtmlOption = None,
-    traceback: TracebackOption = False,
 ) -> None:
     """Find the change that makes it train, and prove it. Exit code: 0 it trains, 1 it does not, 2 bad target."""
-    leave_to_child(target)
-    with errors(traceback), bar("explaining") as advance:
-        import torch
 
-        require_writable(html)
-        torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
-        options = {
-            "budget": gradients,
-            "seconds": budget,
-            "progress": lambda text, share: advance(int(100 * share), 100),
-        }
-        code = outcomes(target, arguments, None, lambda t: _explained(t, html, options), as_json)
-    raise typer.Exit(code)
+    def explained(t: "Target", tell: Tell) -> Outcome:
+        options = {"budget": gradients, "seconds": given.budget or _SECONDS, "progress": tell}
+        return _explained(t, beside(html, t.number), options | given.read)
+
+    on_each(given, "explaining", explained, files=(html,))
 
 
 def _explained(t: "Target", html: Path | None, options: dict[str, Any]) -> Outcome:
     from theta0.explanation import explain as run
     from theta0.reports import explanation_document, explanation_report
 
-    result = run(
-        t.model, t.batches, t.loss, step=t.step, optimizer=t.optimizer, learning_rate=t.learning_rate, **options
-    )
+    result = run(t.model, t.batches, t.loss, gradient_kept=t.gradient_kept, **t.training, **options)
     if html is not None:
         from theta0.reports import write_page
 

@@ -11,16 +11,19 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
+
+from theta0.cli.console import Tell, errors, progress, require_writable, show
+from theta0.cli.options import Given, overridden, seed_all
 
 if TYPE_CHECKING:
     from theta0.captures import Captured
     from theta0.targets import Target
 
 T = TypeVar("T")
-in_child = False  # set in the process that runs a script
+chosen: int | None = None  # in the process that runs a script, its place among the targets
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Outcome:
 
     Attributes:
         document: makes the JSON object.
-        report: makes what is printed.
+        report: makes what is printed, lines of text or what rich shows.
         code: the exit code.
     """
 
@@ -60,50 +63,119 @@ def is_script(name: str) -> bool:
     return not functions & {"model", "batches"} and "batches" not in assigned
 
 
-def leave_to_child(target: str) -> None:
-    """Run the same command in a process of its own where the target is a script, and leave with its exit code.
-
-    Raises:
-        typer.Exit: where it is.
-    """
-    if in_child or Path(target).suffix != ".py":
-        return
-    if is_script(target):
-        raise typer.Exit(subprocess.call([sys.executable, "-m", "theta0.cli.child", *sys.argv[1:]]))
-
-
-def outcomes(
-    target: str,
-    arguments: Sequence[str] | None,
-    budget: float | None,
-    verb: Callable[["Target"], Outcome],
-    as_json: bool,
+def on_each(
+    given: Given,
+    title: str,
+    verb: Callable[["Target", Tell], Outcome],
     *,
     trains: bool = False,
-) -> int:
-    """Run a verb on a target, once for each optimizer of a script, and show what it found.
+    files: Sequence[Path | None] = (),
+    store: Path | None = None,
+) -> NoReturn:
+    """Run a verb on every target, show what it found, and leave with the worst exit code.
+
+    A script runs in a process of its own: it may change whatever a process has.
 
     Args:
-        target: a target file or a script.
-        arguments: the script's.
-        budget: of the script, in seconds.
-        verb: makes the outcome for one target.
-        as_json: whether to print JSON.
+        given: what stands on the command line.
+        title: what is being done.
+        verb: makes the outcome for one target, and is given a function that shows how far it is.
         trains: whether it takes as many batches as short training runs with held-out ones need.
+        files: what will be written, for one target only.
+        store: where runs are kept, and found again after an interrupt.
+
+    Raises:
+        typer.Exit: with the exit code.
+    """
+    codes, documents = [], []
+    several = len(given.targets) > 1
+    for number, target in enumerate(given.targets):
+        if chosen is not None and number != chosen:
+            continue
+        found: list[dict[str, Any]] | None = [] if given.as_json and several and chosen is None else None
+        if chosen is None and is_script(target):
+            code = _in_a_process(number, found)
+        else:
+            code = _here(target, given, title, verb, found, trains=trains, files=files, store=store)
+        codes.append(code)
+        documents.append({"target": target, "exit_code": code, **(found[0] if found else {})})
+    if given.as_json and several and chosen is None:
+        typer.echo(json.dumps({"targets": documents}, indent=1, allow_nan=False))
+    raise typer.Exit(max(codes))
+
+
+def _in_a_process(number: int, found: list[dict[str, Any]] | None) -> int:
+    """Run this command on one of its targets in a process of its own; its JSON goes to `found`, if that is a list."""
+    command = [sys.executable, "-m", "theta0.cli.child", str(number), *sys.argv[1:]]
+    with subprocess.Popen(command, stdout=None if found is None else subprocess.PIPE) as child:
+        try:
+            printed = child.communicate()[0]
+        except KeyboardInterrupt:
+            child.communicate()  # it has been interrupted too, and says what it leaves
+            raise typer.Exit(130) from None
+    if found is not None and printed.strip():
+        found.append(json.loads(printed))
+    return child.returncode if child.returncode >= 0 else 2
+
+
+def _here(
+    target: str,
+    given: Given,
+    title: str,
+    verb: Callable[["Target", Tell], Outcome],
+    found: list[dict[str, Any]] | None,
+    *,
+    trains: bool,
+    files: Sequence[Path | None],
+    store: Path | None,
+) -> int:
+    """Run a verb on one target in this process.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        with errors(given.traceback, store), progress(title) as tell:
+            require_writable(*files, store)
+            if len(given.targets) > 1 and any(file is not None for file in files):
+                raise ValueError(
+                    f"expected one target where a file is written, got {len(given.targets)}; run them in turn"
+                )
+            import torch
+
+            torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
+            return _outcomes(target, given, lambda one: verb(one, tell), found, trains=trains)
+    except typer.Exit as left:
+        return left.exit_code
+
+
+def _outcomes(
+    target: str,
+    given: Given,
+    verb: Callable[["Target"], Outcome],
+    found: list[dict[str, Any]] | None,
+    *,
+    trains: bool,
+) -> int:
+    """Run a verb on a target, once for each optimizer of a script, and show what it found.
 
     Returns:
         The exit code, the worst of several.
     """
     from theta0.targets import load_target
 
+    seed_all(given.seed)
     if not is_script(target):
-        if arguments:
-            raise ValueError(f"{target}: expected arguments after -- only with a script, got {' '.join(arguments)}")
-        return _shown([_run(lambda name: verb(load_target(name)), target)], as_json)
+        if given.arguments:
+            got = " ".join(given.arguments)
+            raise ValueError(f"{target}: expected arguments after -- only with a script, got {got}")
+        one = _run(lambda name: verb(overridden(load_target(name), given, script=False)), target)
+        return _shown([one], given.as_json, found)
     from theta0.captures.script import BATCHES, TRAINED_ON, run_script
 
     def judged(captured: "Captured") -> int:
-        return _shown([_run(verb, one) for one in _targets(target, captured)], as_json)
+        own = [overridden(one, given, script=True) for one in _targets(target, captured, given.optimizer_index)]
+        return _shown([_run(verb, one) for one in own], given.as_json, found)
 
     results = sys.stdout
 
@@ -113,10 +185,10 @@ def outcomes(
         results.flush()
         os._exit(code)  # the script catches everything: nothing else ends it
 
-    wanted = TRAINED_ON if trains else BATCHES
+    wanted = given.max_batches or (TRAINED_ON if trains else BATCHES)
     with redirect_stdout(sys.stderr):
         captured = run_script(
-            Path(target), arguments or (), batches=wanted, budget=budget, insist=insist, keep_main=True
+            Path(target), given.arguments, batches=wanted, budget=given.budget, insist=insist, keep_main=True
         )
     return judged(captured)
 
@@ -127,11 +199,13 @@ def _run(verb: Callable[[T], Outcome], target: T) -> Outcome:
         return verb(target)
 
 
-def _targets(name: str, captured: "Captured") -> list["Target"]:
-    """What was captured, as targets; and a line on standard error for each."""
+def _targets(name: str, captured: "Captured", index: int | None) -> list["Target"]:
+    """What was captured, as targets, of one optimizer if its number is given; and a line on standard error for each."""
     from theta0.targets import Target
 
     found = []
+    if index is not None and index > len(captured.steps):
+        raise ValueError(f"--optimizer-index: expected at most {len(captured.steps)}, {name} has no more, got {index}")
     if captured.error is not None:
         typer.echo(f"{name}: raised {type(captured.error).__name__} after {captured.seen}", err=True)
     for number, step in enumerate(captured.steps, 1):
@@ -139,15 +213,18 @@ def _targets(name: str, captured: "Captured") -> list["Target"]:
         title = f"{name}, optimizer {number} ({kind})" if len(captured.steps) > 1 else name
         typer.echo(f"{title}: {_summary(step, kind)}", err=True)
         build = partial(copy.deepcopy, step.model)
-        given = step.batches, step.loss, step.optimizer, step.learning_rate
-        found.append(Target(title, step.model, *given, build, step.step, step.gradient_kept))
-    return found
+        taken = step.batches, step.loss, step.optimizer, step.learning_rate, build
+        seen: dict[str, Any] = {"step": step.step, "gradient_kept": step.gradient_kept, "clip_norm": step.clip_norm}
+        found.append(Target(title, step.model, *taken, **seen, number=number))
+    return found if index is None else [found[index - 1]]
 
 
 def _summary(step: Any, kind: str) -> str:
     rate = "" if step.learning_rate is None else f" at {step.learning_rate:g}"
     parts = [f"{len(step.batches)} batches, {kind}{rate}"]
     parts.append(f"the first loss and {step.compared} gradients, replayed, equal the script's")
+    if step.clip_norm is not None:
+        parts.append(f"gradients are clipped to a norm of {step.clip_norm:g}")
     if step.factor.reason:
         parts.append(f"the factor {step.factor.value:g} ({step.factor.reason}) is taken out of the loss")
     elif step.factor.value != 1.0:
@@ -155,15 +232,16 @@ def _summary(step: Any, kind: str) -> str:
     return "; ".join(parts)
 
 
-def _shown(found: Sequence[Outcome], as_json: bool) -> int:
-    """Print outcomes: one JSON object, with `optimizers` where there are several, or reports."""
-    from rich.console import Console
-
+def _shown(outcomes: Sequence[Outcome], as_json: bool, found: list[dict[str, Any]] | None) -> int:
+    """Print outcomes: one JSON object, with `optimizers` where there are several, or reports; or keep the object."""
     if as_json:
-        documents = [outcome.document() for outcome in found]
+        documents = [outcome.document() for outcome in outcomes]
         whole = documents[0] if len(documents) == 1 else {"optimizers": documents}
-        typer.echo(json.dumps(whole, indent=1, allow_nan=False))
+        if found is not None:
+            found.append(whole)
+        else:
+            typer.echo(json.dumps(whole, indent=1, allow_nan=False))
     else:
-        for outcome in found:
-            Console().print(outcome.report())
-    return max(outcome.code for outcome in found)
+        for outcome in outcomes:
+            show(outcome.report())
+    return max(outcome.code for outcome in outcomes)

@@ -3,23 +3,27 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
+from theta0._batches import held_out
 from theta0._losses import Loss, checked
 from theta0._models import Step
+from theta0._progress import Progress, shown, silent
 from theta0._state import preserve_randomness, preserve_state
-from theta0._training import RATES, Run, checked_optimizer, probe_rate
+from theta0._training import RATES, Run, probe_rate
 from theta0.comparison.reading import read
 from theta0.comparison.results import Candidate, Comparison, Standing, TuningRun, all_diverged
 from theta0.comparison.starts import STARTS, Factory, Made, Makers, UnmadeError
 from theta0.comparison.store import Store, digest, loss_name, run_from_dict, run_to_dict
 from theta0.diagnosis.allowed_rate import allowed_rate
+from theta0.experiments.optimizers import Optimizer, OptimizerKind, Scheduler, optimizer_kind, rate_of
 from theta0.treatment.trials import Trial, fresh_order, trial_of
 
 AROUND = (0.1, 0.3, 1.0, 3.0, 10.0)  # times a start's own suggestion
@@ -38,12 +42,15 @@ def compare(
     rates: Literal["auto"] | Sequence[float] = "auto",
     steps: int = 100,
     seeds: int = 3,
-    optimizer: str | None = None,
+    optimizer: Optimizer | None = None,
     learning_rate: float | None = None,
+    scheduler: Scheduler | None = None,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
     budget_s: float | None = None,
     store: str | Path | None = None,
     max_batches: int | None = 32,
-    progress: Callable[[str], None] | None = None,
+    progress: bool | Progress | None = None,
 ) -> Comparison:
     """Race starting points: each at a few rates around its own suggestion, the best rate of each over several seeds.
 
@@ -65,13 +72,16 @@ def compare(
             the one that a short probe finds.
         steps: of a full run.
         seeds: how many.
-        optimizer: "sgd" (default), "momentum", "adam", "adamw" or "rmsprop".
-        learning_rate: the user's, tried beside the automatic ones.
+        optimizer: by name, class, factory or instance, which is mirrored; default SGD.
+        learning_rate: the user's, tried beside the automatic ones; None takes that of an instance or a factory.
+        scheduler: the schedule of the learning rate, a function from the optimizer to it; its highest rate counts.
+        clip_norm: to which you clip the gradient's norm before each step; None for no clipping.
+        accumulate: over how many batches each of your steps accumulates gradients.
         budget_s: seconds; where they run short, tuning runs are left out first, then seeds; every start is made
             once. None for no limit.
         store: a JSON-lines file in which runs are kept and found again, so that a race can go on.
         max_batches: how many batches are read; None reads all.
-        progress: called with what is being done.
+        progress: True for a bar, or a function of what is being done and the share that is done.
 
     Returns:
         The leaderboard, curves and costs.
@@ -83,15 +93,22 @@ def compare(
     began = time.perf_counter()
     first = Makers(model, (), checked(loss, step)).plain(0)
     found = read(batches, first, max_batches=max_batches, step=step)
-    name = checked_optimizer(optimizer or "sgd")
-    trial = trial_of(found, loss, optimizer=name, rate=None, steps=steps)
+    first = model if isinstance(model, nn.Module) else first
+    kind = optimizer_kind(optimizer, first, clip_norm=clip_norm, accumulate=accumulate)
+    learning_rate = rate_of(kind, learning_rate, scheduler)
+    if kind.closure:
+        kind, learning_rate = optimizer_kind("sgd", first, clip_norm=clip_norm), None
+    trial = trial_of(found, loss, optimizer=kind, rate=None, steps=steps)
     makers = Makers(model, trial.rest, loss)
-    race = _Race(makers, trial, Store(store), digest(found, loss_name(loss), name), progress or (lambda text: None))
+    label = digest(found, loss_name(loss), kind.name, _settings(kind), [clip_norm, accumulate])
+    race = _Race(makers, trial, Store(store), label)
     race.automatic = isinstance(rates, str)
     race.deadline = math.inf if budget_s is None else began + budget_s
     own = [learning_rate] if learning_rate is not None else []
-    with preserve_randomness(), ExitStack() as afterwards:
+    with preserve_randomness(), ExitStack() as afterwards, shown(progress, "racing the starts") as tell:
         afterwards.callback(makers.restore)
+        race.progress = tell
+        race.foresee(len(dict.fromkeys(starts)), seeds)
         candidates = [race.candidate(start, rates, own) for start in dict.fromkeys(starts)]
         if all(candidate.reason for candidate in candidates):
             raise ValueError("starts: " + "; ".join(f"{e.start}: {e.reason}" for e in candidates))
@@ -103,7 +120,7 @@ def compare(
         drawn = not isinstance(model, nn.Module) and digest(makers.plain(0)) != digest(makers.plain(1))
     ranked = tuple(sorted(standings, key=lambda standing: (-len(standing.runs), _rank(standing.mean))))
     seconds, runs = time.perf_counter() - began, tuple(race.tuning_runs)
-    return Comparison(ranked, tuple(candidates), runs, name, steps, drawn, complete, race.cost, seconds)
+    return Comparison(ranked, tuple(candidates), runs, kind.name, steps, drawn, complete, race.cost, seconds)
 
 
 def winning_start_(
@@ -136,9 +153,14 @@ def winning_start_(
         raise ValueError("comparison: expected a winner, got none: the time ran out before any run was done")
     seed = min(zip(winner.runs, winner.seeds, strict=True), key=lambda pair: _rank(pair[0].held_out))[1]
     data = read(batches, Makers(model, (), loss).plain(0), max_batches=max_batches, step=step)
-    trial = trial_of(data, loss, optimizer=found.optimizer, rate=None, steps=found.steps)
-    made = Makers(model, trial.rest, loss).make(winner.start, seed)
+    made = Makers(model, held_out(data)[0], loss).make(winner.start, seed)
     return made.model
+
+
+def _settings(kind: OptimizerKind) -> str:
+    """What distinguishes an optimizer from others of its name."""
+    made = kind.make([nn.Parameter(torch.zeros(1))], 1.0)
+    return repr(sorted((name, repr(value)) for name, value in made.defaults.items() if name != "lr"))
 
 
 def _check_arguments(starts: Sequence[str], rates: Any, steps: int, seeds: int, budget_s: float | None) -> None:
@@ -157,8 +179,11 @@ def _check_arguments(starts: Sequence[str], rates: Any, steps: int, seeds: int, 
 
 
 class _Race:  # a class because tuning runs and finals share store, clock and costs
-    def __init__(self, makers: Makers, trial: Trial, store: Store, label: str, tell: Callable[[str], None]) -> None:
-        self.makers, self.trial, self.store, self.label, self.tell = makers, trial, store, label, tell
+    def __init__(self, makers: Makers, trial: Trial, store: Store, label: str) -> None:
+        self.makers, self.store, self.label = makers, store, label
+        self.trial = replace(trial, stepped=self._stepped)
+        self.progress: Progress = silent
+        self.steps, self.foreseen, self.doing = 0, 1.0, ""
         self.tuning_runs: list[TuningRun] = []
         self.cost = 0.0
         self.deadline = math.inf
@@ -168,6 +193,19 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
         self.weights: dict[int, str] = {}
         self.automatic = False
         self.lowered = Counter[str]()  # tenths taken, by start
+
+    def tell(self, text: str) -> None:
+        self.doing = text
+        self.progress(text, self.steps / self.foreseen)
+
+    def foresee(self, starts: int, seeds: int) -> None:
+        """How many steps a race of some starts takes: of the four or five rates of each, half are left at each rung."""
+        tuning = sum(RUNGS[i] * math.ceil(len(AROUND) / 2**i) for i in range(len(RUNGS)))
+        self.foreseen = starts * self.trial.steps * (tuning + seeds)
+
+    def _stepped(self, steps: int) -> None:
+        self.steps += steps
+        self.tell(self.doing)
 
     def key(self, *parts: Any) -> str:
         seed = parts[-1]
@@ -205,11 +243,11 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
     def _suggested(self, made: Made) -> tuple[float, float]:
         """The rate that the curvature allows, and the one whose ten steps lower the loss most."""
         trial = self.trial
-        data, name = trial.train[:4], trial.optimizer
-        probed, cost = probe_rate(made.model, data, trial.loss, optimizer=name, restore=made.state)
+        data, kind = trial.train[:4], trial.optimizer
+        probed, cost = probe_rate(made.model, data, trial.loss, optimizer=kind.make, restore=made.state)
         self.cost += cost
         with preserve_state(made.model):
-            found = allowed_rate(made.model, trial.train, trial.loss, trial.optimizer)
+            found = allowed_rate(made.model, trial.train, trial.loss, kind.settings or kind.nearest)
         if found is None or found.value is None or not (math.isfinite(found.value) and found.value > 0):
             return probed, probed
         self.cost += found.cost

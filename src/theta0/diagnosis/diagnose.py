@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -9,13 +10,15 @@ from torch import nn
 from theta0._batches import Batch, load_batches
 from theta0._losses import Loss, checked
 from theta0._models import Step, unwrapped
+from theta0._progress import Progress, shown, silent
+from theta0._training import checked_rate
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.ordering import ordered, refuted, revised
 from theta0.diagnosis.outcome import unprobed
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.diagnosis.rule import Rule
 from theta0.diagnosis.rules import RULES
-from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind
+from theta0.experiments.optimizers import Optimizer, OptimizerKind, Scheduler, optimizer_kind, rate_of
 
 PROBE_STEPS = 100  # with what the other measurements take, less than 120 gradients
 
@@ -28,10 +31,15 @@ def diagnose(
     step: Step | None = None,
     optimizer: Optimizer | None = None,
     learning_rate: float | None = None,
+    scheduler: Scheduler | None = None,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
     gradient_kept: float | None = None,
     max_batches: int | None = 4,
     probe_steps: int = PROBE_STEPS,
     rules: Sequence[Rule] | None = None,
+    ignore: Sequence[str] = (),
+    progress: bool | Progress | None = None,
 ) -> Diagnosis:
     """Look at a network's starting point and say what is wrong with it.
 
@@ -56,6 +64,9 @@ def diagnose(
         optimizer: the one that will train it, by name, class, factory or instance; default SGD. An instance, or what a
             factory makes, brings its rate.
         learning_rate: its rate, which is judged too; without any, probe steps use 0.01.
+        scheduler: the schedule of the learning rate, a function from the optimizer to it; its highest rate counts.
+        clip_norm: to which you clip the gradient's norm before each step; None for no clipping.
+        accumulate: over how many batches each of your steps accumulates gradients.
         gradient_kept: the share of the gradient's norm that your optimizer's step finds, from 0, where gradients are
             reset between `backward()` and `step()`, to 1 without clipping. A captured script brings it; None where it
             is not known.
@@ -63,6 +74,8 @@ def diagnose(
         probe_steps: gradients that short training runs may take, at most; 0 leaves them out, which is said in
             `Diagnosis.not_measured`.
         rules: rules of your own, judged after those of `theta0.diagnosis.RULES`.
+        ignore: codes that are not to be reported; that they were left out is said in `Diagnosis.not_measured`.
+        progress: True for a bar, or a function of what is being done and the share that is done.
 
     Returns:
         Records, findings ordered by cause, and the cost in gradients.
@@ -95,18 +108,24 @@ def diagnose(
     found = load_batches(batches, inner, max_batches=max_batches, step=step)
     if gradient_kept is not None and not 0 <= gradient_kept <= 1:
         raise ValueError(f"gradient_kept: expected a share from 0 to 1, or None, got {gradient_kept}")
-    kind = None if optimizer is None else optimizer_kind(optimizer, inner)
-    rate = learning_rate if learning_rate is not None or kind is None else kind.rate
-    return diagnosis_of(
-        inner,
-        found,
-        loss,
-        optimizer=kind,
-        rate=rate,
-        gradient_kept=gradient_kept,
-        probe_steps=probe_steps,
-        rules=rules,
-    )
+    kind, rate = None, checked_rate(learning_rate)
+    if optimizer is not None or scheduler is not None or clip_norm is not None or accumulate != 1:
+        chosen = optimizer or ("sgd" if rate is not None else "adam")
+        kind = optimizer_kind(chosen, inner, clip_norm=clip_norm, accumulate=accumulate)
+        rate = rate_of(kind, rate, scheduler)
+    with shown(progress, "looking at the starting point") as tell:
+        return diagnosis_of(
+            inner,
+            found,
+            loss,
+            optimizer=kind,
+            rate=rate,
+            gradient_kept=gradient_kept,
+            probe_steps=probe_steps,
+            rules=rules,
+            ignore=ignore,
+            progress=tell,
+        )
 
 
 def diagnosis_of(
@@ -119,15 +138,32 @@ def diagnosis_of(
     gradient_kept: float | None = None,
     probe_steps: int = 0,
     rules: Sequence[Rule] | None = None,
+    ignore: Sequence[str] = (),
+    progress: Progress = silent,
 ) -> Diagnosis:
     """As `diagnose`, on batches already loaded."""
     by_code = _by_code([*RULES, *(rules or ())])
+    unknown = [code for code in ignore if code not in by_code]
+    if unknown:
+        raise ValueError(f"ignore: expected codes of findings, got {', '.join(unknown)}; docs/findings.md lists them")
     evidence = Evidence(
         model, batches, loss, optimizer=optimizer, rate=rate, gradient_kept=gradient_kept, probe_steps=probe_steps
     )
+    evidence.progress = progress
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Using a target size")  # torch's, once a call: broadcast-loss says it once
-        return _diagnosed(evidence, by_code)
+        return _without(_diagnosed(evidence, by_code), ignore)
+
+
+def _without(diagnosis: Diagnosis, codes: Sequence[str]) -> Diagnosis:
+    """A diagnosis without the findings of some codes."""
+    left = tuple(finding for finding in diagnosis.findings if finding.code not in codes)
+    ignored = len(diagnosis.findings) - len(left)
+    if not ignored:
+        return diagnosis
+    found = [code for code in codes if any(finding.code == code for finding in diagnosis.findings)]
+    said = f"Left out as asked: {ignored} finding{'s' * (ignored > 1)} of {', '.join(dict.fromkeys(found))}."
+    return replace(diagnosis, findings=left, not_measured=(*diagnosis.not_measured, said))
 
 
 def _diagnosed(evidence: Evidence, by_code: Mapping[str, Rule]) -> Diagnosis:

@@ -11,6 +11,7 @@ from theta0._batches import Batch, checked_forward, with_shapes
 from theta0._errors import UserCodeError
 from theta0._losses import Loss
 from theta0._models import StepInputs, main_output
+from theta0._progress import Progress, silent
 from theta0._records import Record, Table, by_layer
 from theta0._state import preserve_state
 from theta0._training import count_gradients
@@ -55,6 +56,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         probe_steps: gradients that short training runs may take; 0 leaves them out.
         not_measured: what could not be looked at, in sentences; rules add to it.
         cost: what has been measured so far, in gradients.
+        progress: called with what is being done and the share of the most that it may cost.
     """
 
     def __init__(
@@ -80,10 +82,17 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         self.optimizer = self.kind.nearest
         self.batches, self.loss, self.rate = list(batches), loss, rate
         self.cost = 0.0
+        self.progress: Progress = silent
 
     def spend(self, gradients: float) -> None:
         """Count the cost of a measurement; every property of this class does, and so does a rule that measures."""
         self.cost += gradients
+        self.tell("measuring the starting point")
+
+    def tell(self, text: str, more: float = 0.0) -> None:
+        """Report what is being done, and what it has cost beyond what is counted."""
+        most = len(self.batches) + _BESIDE + self.probe_steps
+        self.progress(text, (self.cost + more) / most)
 
     @cached_property
     def observation(self) -> Observation:
@@ -203,6 +212,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             free=self.free_outputs,
             other_rates=[] if allowed is None or allowed.value is None else [allowed.value],
             steps=self.left,
+            stepped=lambda steps: self.tell("training briefly", steps),
         )
         self.spend(found.cost)
         return found

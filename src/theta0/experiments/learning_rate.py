@@ -12,6 +12,7 @@ from theta0._batches import Batch, in_single_precision, load_batches, with_shape
 from theta0._errors import UserCodeError
 from theta0._losses import Loss, checked, constant_loss, loss_of, name_of
 from theta0._models import Step, unwrapped
+from theta0._progress import Progress, shown
 from theta0._randomness import Randomness, streams
 from theta0._state import preserve_state
 from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, rate_and_direction, weight_size
@@ -20,7 +21,7 @@ from theta0.curvature.stability import largest_rate
 from theta0.curvature.top_eigenvalue import top_eigenvalue
 from theta0.experiments.halving import WINDOW, Search, brought, searched
 from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind, steppable
-from theta0.experiments.runs import Experiment, PausedRun, continued, losses_at, prepared, started
+from theta0.experiments.runs import Experiment, PausedRun, continued, counting, losses_at, prepared, started
 
 FACTOR = 3.0  # between candidates
 _MOVED = 0.03  # of a weight's norm by the first step, where there is no curvature to start from
@@ -40,6 +41,8 @@ def suggest_learning_rate(
     optimizer: Optimizer = "sgd",
     *,
     step: Step | None = None,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
     momentum: float = 0.9,
     nesterov: bool = False,
     betas: tuple[float, float] = (0.9, 0.999),
@@ -55,6 +58,7 @@ def suggest_learning_rate(
     max_batches: int | None = 4,
     recompute: bool | None = None,
     generator: Randomness = None,
+    progress: bool | Progress | None = None,
 ) -> LearningRate:
     """A learning rate to train with, proven by short runs from the model's own start.
 
@@ -70,6 +74,8 @@ def suggest_learning_rate(
         optimizer: "sgd", "momentum", "adam", "adamw" or "rmsprop", a class, a factory, or an optimizer over the model's
             parameters, which is mirrored.
         step: instead of a loss, a function (model, batch) → loss that takes batches of any form.
+        clip_norm: to which you clip the gradient's norm before each step; None for no clipping.
+        accumulate: over how many batches each of your steps accumulates gradients.
         momentum: of "momentum".
         nesterov: whether "momentum" is Nesterov's.
         betas: of Adam.
@@ -87,6 +93,7 @@ def suggest_learning_rate(
         max_batches: how many batches λ is taken on; None takes all.
         recompute: see `top_eigenvalue`.
         generator: seeds the starts of λ and the noise of the runs.
+        progress: True for a bar, or a function of what is being done and the share that is done.
 
     Returns:
         The suggestion, with `value` None where no rate trains.
@@ -97,7 +104,8 @@ def suggest_learning_rate(
     checked(loss, step)
     inner = unwrapped(model)
     named = {"momentum": momentum, "nesterov": nesterov, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-    kind = steppable(optimizer_kind(optimizer, inner, **(named if isinstance(optimizer, str) else {})))
+    settings: dict[str, Any] = named if isinstance(optimizer, str) else {}
+    kind = steppable(optimizer_kind(optimizer, inner, clip_norm=clip_norm, accumulate=accumulate, **settings))
     options: dict[str, Any] = {
         "matrix": matrix,
         "batch_sizes": batch_sizes,
@@ -114,8 +122,11 @@ def suggest_learning_rate(
     if steps <= 0:
         return allowed
     seed = int(torch.randint(2**31, (), generator=streams(generator)("runs")))
-    with preserve_state(inner):
-        experiment = prepared(inner, data, loss, kind.make, seed)
+    with preserve_state(inner), shown(progress, "trying learning rates") as tell:
+        most = max(1.0, steps - allowed.cost)
+        experiment = counting(
+            prepared(inner, data, loss, kind.make, seed), lambda made: tell("trying learning rates", made / most)
+        )
         return _proven(experiment, kind, allowed, direction, steps, warm_up=warm_up)
 
 

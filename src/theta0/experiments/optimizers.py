@@ -3,19 +3,21 @@
 import copy
 import gc
 import inspect
+import warnings
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from theta0._training import OPTIMIZERS, OptimizerSettings, make_optimizer
+from theta0._training import OPTIMIZERS, Maker, OptimizerSettings, checked_rate, make_optimizer
 from theta0.curvature.stability import ADAPTIVE
 
 Optimizer = str | type[torch.optim.Optimizer] | Callable[[Iterable[nn.Parameter]], Any] | torch.optim.Optimizer
-Maker = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
+Scheduler = Callable[[torch.optim.Optimizer], Any] | torch.optim.lr_scheduler.LRScheduler
+_FORESEEN = 10_000  # steps of a schedule in which its highest rate is looked for
 _KNOWN = {
     torch.optim.SGD: "sgd",
     torch.optim.Adam: "adam",
@@ -52,8 +54,15 @@ class OptimizerKind:
         return self.settings.optimizer if self.settings is not None else "adam" if self.adaptive else "sgd"
 
 
-def optimizer_kind(optimizer: Optimizer | None, model: nn.Module, **settings: Any) -> OptimizerKind:
-    """How to make the user's optimizer at a given rate.
+def optimizer_kind(
+    optimizer: Optimizer | None,
+    model: nn.Module,
+    *,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    **settings: Any,
+) -> OptimizerKind:
+    """How to make the user's optimizer at a given rate, and what is done around its steps.
 
     Args:
         optimizer: "sgd", "momentum", "adam", "adamw" or "rmsprop", or the name of a class of torch's, in any case; a
@@ -61,6 +70,8 @@ def optimizer_kind(optimizer: Optimizer | None, model: nn.Module, **settings: An
             model's parameters, which is left alone: its class, its groups and their options are taken, and the ratios
             of their rates. None is SGD.
         model: whose parameters an instance has.
+        clip_norm: to which the norm of all gradients together is clipped before each step.
+        accumulate: over how many batches a step takes the mean of the gradients.
         settings: of a named one, as in `stability.OptimizerSettings`.
 
     Returns:
@@ -69,11 +80,21 @@ def optimizer_kind(optimizer: Optimizer | None, model: nn.Module, **settings: An
     Raises:
         ValueError: if it is none of these, or the settings cannot be used.
     """
+    kind = _kind(optimizer, model, settings)
+    if checked_rate(clip_norm, "clip_norm") is not None:
+        kind = replace(kind, make=clipped(kind.make, float(clip_norm or 0.0)))
+    if accumulate < 1:
+        raise ValueError(f"accumulate: expected a number of batches of at least 1, got {accumulate}")
+    return kind if accumulate == 1 else replace(kind, make=accumulated(kind.make, accumulate))
+
+
+def _kind(optimizer: Optimizer | None, model: nn.Module, settings: Mapping[str, Any]) -> OptimizerKind:
     if optimizer is None or isinstance(optimizer, str):
         return _named(optimizer or "sgd", model, settings)
     if isinstance(optimizer, torch.optim.Optimizer):
-        described = _described(optimizer, lambda p, rate: _mirrored(optimizer, p, rate), _rate_of(optimizer))
-        return replace(described, lacking=_lacking(optimizer, model))
+        order = [id(p) for p in _parameters(model)]
+        made = _described(optimizer, lambda p, rate: _mirrored(optimizer, p, rate, order), _rate_of(optimizer))
+        return replace(made, lacking=_lacking(optimizer, model))
     if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer):
         kind: Any = optimizer  # torch declares no `lr` for the base class
         return _described(kind(_parameters(model), lr=1e-3), lambda p, rate: kind(p, lr=rate))
@@ -86,6 +107,18 @@ def optimizer_kind(optimizer: Optimizer | None, model: nn.Module, **settings: An
         f"optimizer: expected one of {', '.join(OPTIMIZERS)}, an optimizer class, a function from parameters to an "
         f"optimizer, or an optimizer, got {optimizer!r:.100}"
     )
+
+
+def mirrored(optimizer: Optimizer | None, model: nn.Module) -> Optimizer | None:
+    """An optimizer for copies of a model: in place of an instance, a factory that mirrors it.
+
+    Returns:
+        The optimizer, or the factory.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return optimizer
+    kind = optimizer_kind(optimizer, model)
+    return lambda parameters: kind.make(list(parameters), kind.rate or 1e-3)
 
 
 def steppable(kind: OptimizerKind) -> OptimizerKind:
@@ -119,7 +152,102 @@ def _is_class(kind: Any) -> bool:
 
 
 def _rate_of(optimizer: torch.optim.Optimizer) -> float | None:
-    return float(optimizer.param_groups[0]["lr"]) or None
+    """The highest rate of its first group that is known: a schedule that warms up starts below it."""
+    return _highest(optimizer.param_groups[0]) or None
+
+
+def _highest(group: Mapping[str, Any]) -> float:
+    return max(float(group[key]) for key in ("lr", "initial_lr", "max_lr") if key in group)
+
+
+def rate_of(kind: OptimizerKind, given: float | None, scheduler: Scheduler | None = None) -> float | None:
+    """The learning rate that is judged: the one given, else the optimizer's own; of a schedule the highest.
+
+    Args:
+        kind: the optimizer.
+        given: the learning rate given beside it, if any.
+        scheduler: a function from an optimizer to its schedule, or the schedule of an instance.
+
+    Returns:
+        The rate; None where none is known.
+
+    Raises:
+        ValueError: if the rate is no positive number, or the function makes no schedule.
+    """
+    rate = kind.rate if checked_rate(given) is None else given
+    if rate is None or scheduler is None or isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
+        return rate  # what a schedule has done so far stands in its optimizer's groups
+    parameter = nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    optimizer = kind.make([parameter], rate)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of schedules that are stepped beyond their end
+        schedule = scheduler(optimizer)
+        if not isinstance(schedule, torch.optim.lr_scheduler.LRScheduler):
+            raise ValueError(
+                "scheduler: expected a function from an optimizer to a schedule of torch.optim.lr_scheduler, "
+                f"got one that returns {type(schedule).__name__}"
+            )
+        return max(_foreseen(optimizer, schedule)) or rate
+
+
+def _foreseen(optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler) -> Iterator[float]:
+    """The rates of a schedule, step by step, to its end or as far as it is foreseen."""
+    for _ in range(_FORESEEN):
+        yield float(optimizer.param_groups[0]["lr"])
+        try:
+            optimizer.step()
+            schedule.step()
+        except (TypeError, ValueError):  # it is stepped by a metric, or has come to its end
+            return
+
+
+def clipped(make: Maker, norm: float) -> Maker:
+    """As a maker, with the norm of all gradients together clipped before each step.
+
+    Returns:
+        The maker.
+    """
+
+    def made(parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+        optimizer = make(parameters, rate)
+        optimizer.register_step_pre_hook(lambda *_: _clip(optimizer, norm))
+        return optimizer
+
+    return made
+
+
+def _clip(optimizer: torch.optim.Optimizer, norm: float) -> None:
+    nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], norm)
+
+
+def accumulated(make: Maker, batches: int) -> Maker:
+    """As a maker, of optimizers that step once in several batches, by the mean of the gradients since the last step.
+
+    Returns:
+        The maker.
+    """
+
+    def made(parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+        optimizer, seen = make(parameters, rate), [0]
+        step, zero_grad = optimizer.step, optimizer.zero_grad
+
+        def stepped(*arguments: Any, **options: Any) -> Any:
+            seen[0] += 1
+            if seen[0] % batches:
+                return None
+            gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            torch._foreach_div_(gradients, float(batches))
+            return step(*arguments, **options)
+
+        def emptied(set_to_none: bool = True) -> None:
+            if seen[0] % batches == 0:
+                zero_grad(set_to_none=set_to_none)
+
+        vars(optimizer).update(step=stepped, zero_grad=emptied)
+        return optimizer
+
+    return made
 
 
 def _described(made: torch.optim.Optimizer, make: Maker, rate: float | None = None) -> OptimizerKind:
@@ -142,13 +270,13 @@ def _settings(name: str, options: Mapping[str, Any]) -> OptimizerSettings:
 
 
 def _mirrored(
-    optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], rate: float
+    optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], rate: float, order: Sequence[int]
 ) -> torch.optim.Optimizer:
     """An optimizer of the same class with the same options, no state and no hooks.
 
-    It holds those of the parameters that the given one holds, in the same groups; all of them, in its first group,
-    where it holds none, as that of a copy of the model does. It is not made by calling the class: what a constructor
-    takes is not always what it keeps.
+    It holds those of the parameters that the given one holds, in the same groups; where it holds none, as that of a
+    copy of the model does, those at the same places in the model's order, else all of them in its first group. It is
+    not made by calling the class: what a constructor takes is not always what it keeps.
     """
     made: torch.optim.Optimizer = object.__new__(type(optimizer))
     kept = {name: value for name, value in vars(optimizer).items() if name != "step"}  # schedulers replace `step`
@@ -159,9 +287,12 @@ def _mirrored(
         for group in optimizer.param_groups
     ]
     _at(made, rate)
+    held = {id(p) for group in made.param_groups for p in group["params"]}
+    copied = len(parameters) == len(order) and not any(id(p) in held for p in parameters)
+    names = order if copied else [id(p) for p in parameters]
     for group in made.param_groups:
-        held = {id(p) for p in group["params"]}
-        group["params"] = [p for p in parameters if id(p) in held]
+        own = {id(p) for p in group["params"]}
+        group["params"] = [p for p, name in zip(parameters, names, strict=True) if name in own]
     if not any(group["params"] for group in made.param_groups):
         made.param_groups[0]["params"] = list(parameters)
     return made
@@ -184,7 +315,7 @@ def _lacking(optimizer: torch.optim.Optimizer, model: nn.Module) -> tuple[str, .
 
 def _at(optimizer: torch.optim.Optimizer, rate: float) -> torch.optim.Optimizer:
     """The optimizer with its first group at a rate, and the others as much above or below it as they were."""
-    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    rates = [_highest(group) for group in optimizer.param_groups]
     for group, own in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate * (own / rates[0] if rates[0] > 0 else 1.0)
     return optimizer

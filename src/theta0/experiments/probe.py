@@ -1,7 +1,7 @@
 """A probe: does training lead below what outputs that ignore the input reach?"""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,7 +15,7 @@ from theta0._training import count_gradients
 from theta0.experiments.free_outputs import FreeOutputs
 from theta0.experiments.learning_rate import _by_first_step
 from theta0.experiments.optimizers import OptimizerKind
-from theta0.experiments.runs import Experiment, PausedRun, continued, losses_at, prepared, started
+from theta0.experiments.runs import Experiment, PausedRun, continued, counting, losses_at, prepared, started
 
 Outcome = Literal["trains", "stuck", "slow", "diverges", "undecided"]
 LEARNT = 0.05  # of what there is to learn: so far below the best constant outputs a run counts as training
@@ -157,6 +157,7 @@ def probe(
     free: FreeOutputs | None,
     other_rates: Iterable[float] = (),
     steps: int = 100,
+    stepped: Callable[[int], None] = lambda steps: None,
 ) -> Probe:
     """Train briefly from the model's start, at the user's rate or at five, and say whether that is training.
 
@@ -175,12 +176,13 @@ def probe(
         free: what the loss can reach; None where that is not known.
         other_rates: tried before the multiples of the given one, such as what the curvature allows.
         steps: gradients in all.
+        stepped: called after each step with how many were made.
 
     Returns:
         The runs and the verdict.
     """
     with preserve_state(model):
-        experiment = prepared(model, batches, loss, kind.make)
+        experiment = counting(prepared(model, batches, loss, kind.make), stepped)
         try:
             return _probed(experiment, kind, rate, free, list(other_rates), steps)
         except (UserCodeError, RuntimeError) as error:

@@ -1,5 +1,6 @@
 """Short training runs from one start that can be paused, continued and dropped."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from torch import nn
 from theta0._batches import Batch
 from theta0._losses import Loss, loss_of
 from theta0._state import snapshot
-from theta0.experiments.optimizers import Maker
+from theta0._training import Maker
 
 _EXPLODED = 1e3  # times the first loss
 
@@ -26,6 +27,7 @@ class Experiment:
         make: from the trained parameters and a rate to a new optimizer.
         restore: puts the model into the start.
         seed: of the global generators, so that all runs see the same noise at the same step.
+        stepped: called after each step of any run.
     """
 
     model: nn.Module
@@ -34,6 +36,7 @@ class Experiment:
     make: Maker
     restore: Callable[[], None]
     seed: int = 0
+    stepped: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +80,16 @@ def prepared(model: nn.Module, batches: Sequence[Batch], loss: Loss, make: Maker
     return Experiment(model, batches, loss, make, snapshot(model), seed)
 
 
+def counting(experiment: Experiment, stepped: Callable[[int], None]) -> Experiment:
+    """An experiment that reports how many steps all of its runs have made.
+
+    Returns:
+        The experiment.
+    """
+    count = itertools.count(1)
+    return replace(experiment, stepped=lambda: stepped(next(count)))
+
+
 def started(experiment: Experiment, rate: float, warm_up: int = 0) -> PausedRun:
     """A run that has not taken a step.
 
@@ -105,6 +118,7 @@ def continued(experiment: Experiment, run: PausedRun, until: int) -> PausedRun:
             _raised(run.optimizer, len(losses) + 1)
         value = _stepped(experiment, run.optimizer, len(losses))
         losses.append(value)
+        experiment.stepped()
         diverged = not abs(value) <= _EXPLODED * max(1e-12, abs(losses[0]))
     run.optimizer.zero_grad(set_to_none=True)
     resume = experiment.restore if diverged else snapshot(experiment.model)

@@ -27,6 +27,7 @@ def verify_learning_rate(
     *,
     step: Step | None = None,
     optimizer: Optimizer | None = None,
+    clip_norm: float | None = None,
     factors: Sequence[float] = FACTORS,
     steps: int = 50,
     max_batches: int | None = 32,
@@ -42,6 +43,7 @@ def verify_learning_rate(
         step: instead of a loss, a function (model, batch) → loss that takes batches of any form.
         suggestion: gives the rate, and the optimizer's name.
         optimizer: a class, a factory or an optimizer to be mirrored, where a name does not say it all.
+        clip_norm: to which you clip the gradient's norm before each step; None for no clipping.
         factors: what the rate is multiplied by.
         steps: of each run.
         max_batches: how many batches are read; None reads all.
@@ -58,7 +60,8 @@ def verify_learning_rate(
         raise ValueError(f"steps: expected at least 1, got {steps}")
     inner = initialised(unwrapped(model))
     train, held = held_out(load_batches(batches, inner, max_batches=max_batches, step=step))
-    kind = steppable(optimizer_kind(suggestion.optimizer if optimizer is None else optimizer, inner))
+    chosen = suggestion.optimizer if optimizer is None else optimizer
+    kind = steppable(optimizer_kind(chosen, inner, clip_norm=clip_norm))
     with preserve_state(inner):
         experiment = prepared(inner, train, checked(loss), kind.make)
         before = _mean(experiment, held)

@@ -10,8 +10,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from theta0._batches import Batch
 from theta0._losses import Loss
+from theta0._training import Maker
 from theta0.experiments.free_outputs import free_outputs
-from theta0.experiments.optimizers import Maker, OptimizerKind
+from theta0.experiments.optimizers import OptimizerKind, clipped
 from theta0.explanation.bench import Change, Setting, scale_of
 from theta0.treatment.remedies import REMEDIES
 from theta0.treatment.searches import SEARCHES
@@ -29,7 +30,8 @@ def changes(model: nn.Module, batches: Sequence[Batch], loss: Loss, remedies: Se
         The changes, those first that leave the network as it is.
     """
     found = [Change(f"the learning rate times {factor:g}", _at(factor)) for factor in _FACTORS]
-    found += [Change(f"a warm-up of {WARM_UP} steps", _optimizer(_warmed)), Change("clipping", _optimizer(_clipped))]
+    clipping = Change("clipping", _optimizer(lambda make: clipped(make, CLIPPED)))
+    found += [Change(f"a warm-up of {WARM_UP} steps", _optimizer(_warmed)), clipping]
     if any(not m.training for m in model.modules()):
         found.append(Change("the model in training mode", _in_training_mode))
     if any(_real(leaf) for leaf in tree_flatten(batches[0].inputs)[0]):
@@ -63,19 +65,6 @@ def _warmed(make: Maker) -> Maker:
             taken[0] += 1
             for group, own in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = own * min(1.0, taken[0] / WARM_UP)
-
-        optimizer.register_step_pre_hook(before)
-        return optimizer
-
-    return made
-
-
-def _clipped(make: Maker) -> Maker:
-    def made(parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
-        optimizer = make(parameters, rate)
-
-        def before(*_: Any) -> None:
-            nn.utils.clip_grad_norm_(parameters, CLIPPED)
 
         optimizer.register_step_pre_hook(before)
         return optimizer

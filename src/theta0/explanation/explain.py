@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,12 @@ from torch import nn
 from theta0._batches import Batch, load_batches, with_shapes
 from theta0._losses import Loss, checked
 from theta0._models import Step, unwrapped
+from theta0._progress import Progress, shown
 from theta0._state import preserve_state
 from theta0.diagnosis.diagnose import diagnosis_of
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.experiments.free_outputs import FreeOutputs, free_outputs
-from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind, steppable
+from theta0.experiments.optimizers import Optimizer, OptimizerKind, Scheduler, optimizer_kind, rate_of, steppable
 from theta0.experiments.probe import probe
 from theta0.explanation.bench import NOTHING, Bench, Change, Setting, Trial, scale_of
 from theta0.explanation.changes import REMEDY, changes
@@ -37,11 +38,15 @@ def explain(
     step: Step | None = None,
     optimizer: Optimizer | None = None,
     learning_rate: float | None = None,
+    scheduler: Scheduler | None = None,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    gradient_kept: float | None = None,
     budget: float = 400,
     seconds: float | None = None,
     keep: Collection[str] = (),
     max_batches: int | None = 4,
-    progress: Callable[[str, float], None] | None = None,
+    progress: bool | Progress | None = None,
 ) -> Explanation:
     """Find the one change that makes a network train, and prove it on two seeds; the model is left bit-identical.
 
@@ -58,11 +63,15 @@ def explain(
         optimizer: the one that trains it, by name, class, factory or instance; default SGD, or Adam where no rate is
             given either.
         learning_rate: its rate; None takes that of an instance or a factory, and without any the best of five.
+        scheduler: the schedule of the learning rate, a function from the optimizer to it; its highest rate counts.
+        clip_norm: to which you clip the gradient's norm before each step; None for no clipping.
+        accumulate: over how many batches each of your steps accumulates gradients.
+        gradient_kept: the share of the gradient that your optimizer's step finds; see `diagnose`.
         budget: gradients in all.
         seconds: at most, also.
         keep: paths of modules whose values are pretrained and are not drawn anew.
         max_batches: how many batches are read; None reads all.
-        progress: called with what is being done and the share of the budget that is spent.
+        progress: True for a bar, or a function of what is being done and the share that is done.
 
     Returns:
         The explanation, the proven cause first.
@@ -89,12 +98,15 @@ def explain(
     data = load_batches(batches, inner, max_batches=max_batches, step=step)
     inner = with_shapes(inner, data[0])
     deadline = math.inf if seconds is None else time.monotonic() + seconds
-    kind = steppable(optimizer_kind(optimizer or ("sgd" if learning_rate is not None else "adam"), inner))
-    rate = learning_rate if learning_rate is not None else kind.rate
-    diagnosis = diagnosis_of(inner, data, loss, optimizer=kind if optimizer else None, rate=rate)
-    with preserve_state(inner):
+    chosen = optimizer or ("sgd" if learning_rate is not None else "adam")
+    kind = steppable(optimizer_kind(chosen, inner, clip_norm=clip_norm, accumulate=accumulate))
+    rate = rate_of(kind, learning_rate, scheduler)
+    named = kind if optimizer else None
+    with preserve_state(inner), shown(progress, "explaining") as tell:
+        tell("looking at the starting point", 0.0)
+        diagnosis = diagnosis_of(inner, data, loss, optimizer=named, rate=rate, gradient_kept=gradient_kept)
         bench = _bench(inner, data, loss, kind, rate, diagnosis, budget, deadline)
-        bench.tell = lambda text: None if progress is None else progress(text, min(1.0, bench.spent / bench.budget))
+        bench.tell = lambda text: tell(text, bench.spent / bench.budget)
         return _explained(bench, diagnosis, keep)
 
 

@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 from theta0._batches import Batch, checked_forward, prepared, sliced
 from theta0._losses import Loss, checked
 from theta0._models import main_output
+from theta0._progress import Progress, shown
 from theta0._state import preserve_state, snapshot
-from theta0._training import probe_rate, steps_from
+from theta0._training import Maker, probe_rate, steps_from
 from theta0.spectra.amplitudes import Spectrum, Window, fourier_amplitude
 
 Penalty = Callable[[nn.Module], Tensor]
@@ -49,11 +50,11 @@ def spectrum_change(
     steps: int = 100,
     points: int = 128,
     penalties: Mapping[str, Penalty] | None = None,
-    optimizer: str = "sgd",
+    optimizer: str | Maker = "sgd",
     learning_rate: float | None = None,
     window: Window = "hann",
     max_batches: int | None = 4,
-    progress: Callable[[str], None] | None = None,
+    progress: bool | Progress | None = None,
 ) -> SpectrumChange:
     """Spectrum of a network along the segment between two samples, at its start and after short trainings from it.
 
@@ -68,11 +69,11 @@ def spectrum_change(
         steps: updates of each training.
         points: points along the segment; frequencies go up to half of them.
         penalties: further trainings with a penalty added to the loss, `{"l2": lambda m: 0.01 * l2_norm(m)}`.
-        optimizer: its name.
+        optimizer: its name, or a function from parameters and a learning rate to it.
         learning_rate: its rate; by default the best of seven after ten steps.
         window: "hann" or "none".
         max_batches: how many batches are read; None reads all.
-        progress: called with what is being done.
+        progress: True for a bar, or a function of what is being done and the share that is done.
 
     Returns:
         The spectra.
@@ -86,26 +87,29 @@ def spectrum_change(
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}; the start is measured in any case")
     model, read = prepared(model, batches, max_batches)
-    tell = progress or (lambda text: None)
     ends = [_sample(read, number) for number in between]
     _require_blendable(*ends)
     measured, losses = {}, {}
-    with preserve_state(model):
+    with preserve_state(model), shown(progress, "measuring the spectrum") as tell:
         restore = snapshot(model)
         start = _along(model, ends, points, window)
         if learning_rate is None:
-            tell("looking for a learning rate")
+            tell("looking for a learning rate", 0.0)
             learning_rate, _ = probe_rate(model, read, loss, optimizer=optimizer, restore=restore)
         named: dict[str, Penalty | None] = {"no penalty": None, **(penalties or {})}
-        for name, penalty in named.items():
-            tell(f"training, {name}")
+        for number, (name, penalty) in enumerate(named.items()):
+            tell(f"training, {name}", number / len(named))
             losses[name] = tuple(
                 steps_from(model, read, loss, optimizer=optimizer, rate=learning_rate, steps=steps, penalty=penalty)
             )
             _require_converged(losses[name], name, steps, learning_rate)
             measured[name] = _along(model, ends, points, window)
             restore()
-    return SpectrumChange(between, start, measured, losses, optimizer, learning_rate)
+    return SpectrumChange(between, start, measured, losses, _name(optimizer), learning_rate)
+
+
+def _name(optimizer: str | Maker) -> str:
+    return optimizer if isinstance(optimizer, str) else type(optimizer([nn.Parameter(torch.zeros(1))], 1.0)).__name__
 
 
 def _require_blendable(first: Batch, last: Batch) -> None:

@@ -73,6 +73,11 @@ class Treatment:
     rate: float | None = None
     wrapped: nn.Module | None = None
 
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing was tried because nothing of severity error or warning was found."""
+        return not self.remedy and not any(finding.severity != "note" for finding in self.before.findings)
+
     def to_dict(self) -> dict[str, float]:
         """Held-out losses of both starts and the records of the start that the model now has."""
         now = self.after if self.kept and self.after is not None else self.before

@@ -1,5 +1,6 @@
 """Apply remedies, measure again, and keep what short runs on batches kept back prove better."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,17 +12,29 @@ from theta0._batches import Batch, initialised, load_batches
 from theta0._errors import InapplicableError, UserCodeError
 from theta0._losses import Loss, checked, loss_of
 from theta0._models import Step
+from theta0._progress import Progress, shown
 from theta0._randomness import Randomness
 from theta0._state import preserve_randomness, preserve_state, snapshot
 from theta0._training import Run
 from theta0.diagnosis.results import Diagnosis
-from theta0.experiments.optimizers import Optimizer, optimizer_kind
+from theta0.experiments.optimizers import Optimizer, Scheduler, optimizer_kind, rate_of
 from theta0.layers.standardized_input import StandardizedInput
 from theta0.treatment.faults import other_causes
 from theta0.treatment.reasons import elsewhere, nothing, proven, unproven
 from theta0.treatment.remedies import REMEDIES, named_by
 from theta0.treatment.results import Attempt, Treatment
-from theta0.treatment.trials import Proof, Trial, better, chosen_run, measured, proof, reached, slower_run, trial_of
+from theta0.treatment.trials import (
+    ORDERS,
+    Proof,
+    Trial,
+    better,
+    chosen_run,
+    measured,
+    proof,
+    reached,
+    slower_run,
+    trial_of,
+)
 
 STANDARDIZE = "standardize-input"
 _ROUNDS = 3  # remedies on top of each other
@@ -44,14 +57,29 @@ class _Start:
 
 
 class _Search:  # a class because the rounds share what was spent and tried
-    def __init__(self, model: nn.Module, trial: Trial, generator: Randomness, tell: Callable[[str], None]) -> None:
-        self.model, self.trial, self.generator, self.tell = model, trial, generator, tell
+    def __init__(
+        self, model: nn.Module, trial: Trial, generator: Randomness, progress: Progress, kept: float | None
+    ) -> None:
+        self.model, self.generator, self.progress = model, generator, progress
+        self.trial, self.kept = replace(trial, stepped=self._stepped), kept
         self.restore = snapshot(model)
         self.attempts: list[Attempt] = []
-        self.cost = 0.0
+        self.cost, self.steps, self.runs, self.doing = 0.0, 0, 2 * ORDERS, ""
+
+    def tell(self, text: str) -> None:
+        self.doing = text
+        self.progress(text, self.steps / (self.runs * self.trial.steps) if self.steps else math.nan)
+
+    def foresee(self, runs: int) -> None:
+        """So many more runs, those of the proof apart, are to come."""
+        self.runs = 2 * ORDERS + self.steps // self.trial.steps + runs
+
+    def _stepped(self, steps: int) -> None:
+        self.steps += steps
+        self.tell(self.doing)
 
     def diagnosed(self) -> Diagnosis:
-        found = measured(self.model, self.trial)
+        found = measured(self.model, self.trial, self.kept)
         self.cost += found.cost
         return found
 
@@ -101,8 +129,9 @@ class _Search:  # a class because the rounds share what was spent and tried
         best = given
         for _ in range(_ROUNDS):
             self.tell("seeing which remedies apply")
-            found = best
-            for name in named_by(best.after):
+            found, names = best, named_by(best.after)
+            self.foresee(len(names))
+            for name in names:
                 if name in best.names or isinstance(applied := self.apply(name, best), str):
                     continue
                 start = self.tried(applied)
@@ -139,12 +168,16 @@ def treat(
     with_: str = "auto",
     optimizer: Optimizer | None = None,
     learning_rate: float | None = None,
+    scheduler: Scheduler | None = None,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    gradient_kept: float | None = None,
     steps: int = 100,
     max_batches: int | None = 32,
     generator: Randomness = None,
-    progress: Callable[[str], None] | None = None,
+    progress: bool | Progress | None = None,
 ) -> Treatment:
-    """Mend a starting point, and prove it: **the one verb that changes a model**.
+    """Fix a starting point, and prove it: **the one verb that changes a model**.
 
     "auto" takes the findings in turn: the remedies that answer them are applied, measured and given a short run each,
     and on top of the best one those that answer what is left. What no start fixes (data, loss, output, rate) is
@@ -159,15 +192,19 @@ def treat(
         loss: a name, a callable, or None where the model returns its own.
         step: instead of a loss, a function (model, batch) → loss that takes batches of any form.
         with_: "auto", one remedy's name, or "standardize-input": the proven wrapper is then `Treatment.wrapped`.
-        optimizer: by name, class, factory or instance, one of torch's SGD (default), Adam, AdamW or RMSprop; the runs
-            take its kind with torch's default settings.
+        optimizer: by name, class, factory or instance; default SGD. The runs use it, an instance mirrored; one whose
+            step evaluates the loss itself (LBFGS) is replaced by gradient descent.
         learning_rate: its rate; None takes that of an instance or a factory, and without any chooses one for each
             start among 1e-3 … 1 by ten steps. Where it is too high for a start, lower ones are tried, and
             `Treatment.rate` proposes one.
+        scheduler: the schedule of the learning rate, a function from the optimizer to it; its highest rate counts.
+        clip_norm: to which you clip the gradient's norm before each step; None for no clipping.
+        accumulate: over how many batches each of your steps accumulates gradients.
+        gradient_kept: the share of the gradient that your optimizer's step finds; see `diagnose`.
         steps: the training budget of each run.
         max_batches: how many batches are read; None reads all.
         generator: for remedies that draw.
-        progress: called with what is being done.
+        progress: True for a bar, or a function of what is being done and the share that is done.
 
     Returns:
         What was tried, what was measured, what was kept and why.
@@ -182,15 +219,17 @@ def treat(
     found = load_batches(batches, inner, max_batches=max_batches, step=step)
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
-    kind = optimizer_kind(optimizer, inner)
-    rate = learning_rate if learning_rate is not None else kind.rate
-    trial = trial_of(found, loss, optimizer=kind.nearest, rate=rate, steps=steps)
+    kind = optimizer_kind(optimizer, inner, clip_norm=clip_norm, accumulate=accumulate)
+    rate = rate_of(kind, learning_rate, scheduler)
+    if kind.closure:
+        kind, rate = optimizer_kind("sgd", inner, clip_norm=clip_norm), None
+    trial = trial_of(found, loss, optimizer=kind, rate=rate, steps=steps)
     if len(found) == 1:
         _require_parts_go_through(inner, trial.rest[0], found[0], loss)
     stream = torch.initial_seed() if generator is None else generator
-    search = _Search(inner, trial, stream, progress or (lambda text: None))
-    keep = search.restore
-    with preserve_randomness():
+    with shown(progress, "fixing the starting point") as tell, preserve_randomness():
+        search = _Search(inner, trial, stream, tell, gradient_kept)
+        keep = search.restore
         try:
             treatment, keep = _searched(search, with_)
         finally:

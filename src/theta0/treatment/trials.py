@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from theta0._state import snapshot
 from theta0._training import Run, probe_rate, short_run
 from theta0.diagnosis.diagnose import diagnosis_of
 from theta0.diagnosis.results import Diagnosis
+from theta0.experiments.optimizers import OptimizerKind
 
 Item = TypeVar("Item")
 Starts = tuple[Callable[[], None], Callable[[], None]]
@@ -35,9 +36,10 @@ class Trial:
         probe: the part of it that ranks them.
         confirm: what only the proof sees.
         loss: a name, a callable or None.
-        optimizer: its name.
+        optimizer: the one that all runs use.
         rate: the learning rate; None probes one for each start.
         steps: of every run.
+        stepped: called after each run with how many steps it made.
     """
 
     rest: Sequence[Batch]
@@ -45,14 +47,17 @@ class Trial:
     probe: Sequence[Batch]
     confirm: Sequence[Batch]
     loss: Loss
-    optimizer: str
+    optimizer: OptimizerKind
     rate: float | None
     steps: int
+    stepped: Callable[[int], None] = lambda steps: None
 
     def run(self, model: nn.Module, train: Sequence[Batch], held: Sequence[Batch], rate: float, seed: int = 0) -> Run:
         """A short run, in place, with this loss, optimizer and budget."""
-        name, steps = self.optimizer, self.steps
-        return short_run(model, train, held, self.loss, optimizer=name, rate=rate, steps=steps, seed=seed)
+        kind, options = self.optimizer, dict[str, Any](rate=rate, steps=self.steps, seed=seed)
+        run = short_run(model, train, held, self.loss, optimizer=kind.make, name=kind.name, **options)
+        self.stepped(len(run.losses))
+        return run
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class Proof:
         return statistics.stdev(self.gains)
 
 
-def trial_of(found: Sequence[Batch], loss: Loss, *, optimizer: str, rate: float | None, steps: int) -> Trial:
+def trial_of(found: Sequence[Batch], loss: Loss, *, optimizer: OptimizerKind, rate: float | None, steps: int) -> Trial:
     """Split the data: a quarter for the proof, a quarter of the rest for the choice.
 
     Where the rest is a single batch, the choice is made on what its runs train on.
@@ -92,10 +97,10 @@ def trial_of(found: Sequence[Batch], loss: Loss, *, optimizer: str, rate: float 
     return Trial(rest, train, probe, confirm, loss, optimizer, rate, steps)
 
 
-def measured(model: nn.Module, trial: Trial) -> Diagnosis:
+def measured(model: nn.Module, trial: Trial, gradient_kept: float | None = None) -> Diagnosis:
     """Diagnose the start that the model has."""
-    batches = trial.rest[:_MEASURED]
-    return diagnosis_of(model, batches, trial.loss, optimizer=trial.optimizer, rate=trial.rate)
+    options: dict[str, Any] = {"rate": trial.rate, "gradient_kept": gradient_kept}
+    return diagnosis_of(model, trial.rest[:_MEASURED], trial.loss, optimizer=trial.optimizer, **options)
 
 
 def chosen_run(model: nn.Module, trial: Trial, rate: float | None = None) -> tuple[Run, float]:
@@ -107,7 +112,7 @@ def chosen_run(model: nn.Module, trial: Trial, rate: float | None = None) -> tup
     rate, cost = rate or trial.rate, 0.0
     try:
         if rate is None:
-            rate, cost = probe_rate(model, trial.train, trial.loss, optimizer=trial.optimizer, restore=restore)
+            rate, cost = probe_rate(model, trial.train, trial.loss, optimizer=trial.optimizer.make, restore=restore)
         run = trial.run(model, trial.train, trial.probe, rate)
     finally:
         restore()

@@ -1,0 +1,76 @@
+"""How far long work is: a bar with percent and remaining time on a terminal, plain lines elsewhere."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+SHOWN_AFTER = 2.0  # seconds
+Progress = Callable[[str, float], None]  # what is being done, and the share of the whole that is done; NaN if unknown
+
+
+def silent(text: str, share: float = math.nan) -> None:
+    """Show nothing."""
+
+
+@contextmanager
+def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress]:
+    """How far the work in the block is, as the caller of a verb wants it.
+
+    Args:
+        progress: True for a bar on standard error (a line for each change of what is done, where that is no terminal);
+            a function that is called instead; False or None for nothing.
+        title: what is shown before anything is reported.
+
+    Yields:
+        A function of what is being done and of the share that is done.
+    """
+    if callable(progress):
+        yield progress
+    elif not progress:
+        yield silent
+    else:
+        with _bar(title) as tell:
+            yield tell
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Progress]:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal and not console.is_jupyter:
+        yield _lines(title)
+        return
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    with Bar(*columns, console=console, transient=True) as bar:
+        began, task = time.monotonic(), bar.add_task(title, total=None, visible=False)
+
+        def tell(text: str, share: float = math.nan) -> None:
+            bar.update(task, visible=time.monotonic() - began > SHOWN_AFTER)
+            if math.isnan(share):
+                bar.update(task, description=text)
+            else:
+                bar.update(task, description=text, total=1.0, completed=min(1.0, share))
+
+        yield tell
+
+
+def _lines(title: str) -> Progress:
+    """Lines that say what is being done, each once, from when the work has taken two seconds."""
+    began, last, waiting = time.monotonic(), [title], list[str]()
+
+    def tell(text: str, share: float = math.nan) -> None:
+        if text != last[0]:
+            done = "" if math.isnan(share) else f" ({min(1.0, share):.0%} done)"
+            waiting.append(f"{text}{done}")
+        last[0] = text
+        if waiting and time.monotonic() - began > SHOWN_AFTER:
+            print("\n".join(waiting), file=sys.stderr, flush=True)
+            waiting.clear()
+
+    return tell
