@@ -1,6 +1,7 @@
 """`diagnose`: why a network does not train. What it is called with, what it answers, what it costs."""
 
 import dataclasses
+import time
 
 import pytest
 import torch
@@ -111,3 +112,21 @@ def test_cost_counts_gradients():
 def test_wrong_arguments(options, message, unchecked):
     with pytest.raises(ValueError, match=message):
         diagnose(shallow(), batches(), **({"loss": "cross_entropy"} | options))
+
+
+def test_short_runs_that_do_not_fit_into_the_time_are_left_out_and_that_is_said():
+    class Slow(nn.Linear):
+        def forward(self, x):
+            time.sleep(0.02)
+            return super().forward(x)
+
+    x = torch.randn(64, 4)
+    found = diagnose(Slow(4, 2), [(x, x[:, :2])] * 4, "mse", optimizer="sgd", learning_rate=0.01, seconds=0.2)
+    assert found.probe.runs == ()
+    assert (
+        "Whether training lowers the loss was not found out: 10 steps do not fit into the time given."
+        in found.not_measured
+    )
+    assert any("does not fit into the time given" in line and "rate" in line for line in found.not_measured)
+    with pytest.raises(ValueError, match="seconds: expected a positive number, got -1"):
+        diagnose(nn.Linear(4, 2), [(x, x[:, :2])], "mse", seconds=-1)

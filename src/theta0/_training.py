@@ -94,12 +94,12 @@ def checked_optimizer(name: str) -> str:
     return name
 
 
-def checked_rate(rate: float | None, name: str = "learning_rate") -> float | None:
-    """The learning rate, if it is None or a positive finite number."""
-    number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
-    if rate is not None and not (number and 0 < rate < math.inf):
-        raise ValueError(f"{name}: expected a positive number, got {rate!r:.100}")
-    return None if rate is None else float(rate)
+def checked_positive(value: float | None, name: str) -> float | None:
+    """A setting, if it is None or a positive finite number."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not (number and 0 < value < math.inf):
+        raise ValueError(f"{name}: expected a positive number, got {value!r:.100}")
+    return None if value is None else float(value)
 
 
 def make_optimizer(

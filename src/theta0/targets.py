@@ -13,7 +13,7 @@ from torch import nn
 
 from theta0._losses import Loss, checked
 from theta0._models import Step
-from theta0._training import checked_rate
+from theta0._training import checked_positive
 from theta0.experiments.optimizers import Optimizer, optimizer_kind
 
 
@@ -64,8 +64,8 @@ def load_target(name: str) -> Target:
         optimizer_kind(optimizer, model)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    rate = checked_rate(rate, f"{name}: learning_rate")
-    clip = checked_rate(getattr(module, "clip_norm", None), f"{name}: clip_norm")
+    rate = checked_positive(rate, f"{name}: learning_rate")
+    clip = checked_positive(getattr(module, "clip_norm", None), f"{name}: clip_norm")
     return Target(name, model, batches, loss, optimizer, rate, module.model, step, clip_norm=clip)
 
 

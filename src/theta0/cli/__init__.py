@@ -1,5 +1,6 @@
 """The command line. torch is imported inside the commands, so that `theta0 --help` answers at once."""
 
+import time
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -71,13 +72,15 @@ def diagnose(
     html: HtmlOption = None,
 ) -> None:
     """Say what is wrong with a starting point. Exit code: 0 no finding of severity error, 1 some, 2 bad target."""
-    given = replace(given, as_json=given.as_json or format_ is Format.json)
+    given, began = replace(given, as_json=given.as_json or format_ is Format.json), time.monotonic()
 
     def diagnosed(t: "Target", tell: Tell) -> Outcome:
         from theta0.diagnosis import PROBE_STEPS
         from theta0.reports import diagnosis_document, diagnosis_report
 
-        options = {"probe_steps": PROBE_STEPS if probe else 0, "ignore": ignore or (), "progress": tell}
+        seconds = None if given.budget is None else max(0.1, given.budget - (time.monotonic() - began))
+        steps = PROBE_STEPS if probe else 0
+        options = {"probe_steps": steps, "seconds": seconds, "ignore": ignore or (), "progress": tell}
         result = _diagnosis(t, beside(html, t.number), options | given.read)
         return Outcome(
             lambda: diagnosis_document(result, target=t.name),

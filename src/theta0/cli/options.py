@@ -78,7 +78,7 @@ _OPTIONS: dict[str, Any] = {
         float | None,
         typer.Option(
             rich_help_panel=_PANEL,
-            help="Seconds: a script is stopped, experiments end in time.",
+            help="Seconds: a script is stopped at its next training call; probe, explain and compare end in time.",
             metavar="SECONDS",
             min=0.0,
         ),

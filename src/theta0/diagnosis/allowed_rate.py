@@ -12,6 +12,7 @@ from theta0.curvature.learning_rate import LearningRate, curvature_rate
 from theta0.curvature.problem import Matrix
 
 _MOST: dict[Matrix, int] = {"ggn": 6, "hessian": 5}  # products: twelve gradients with what goes before and after
+LIMIT = 12  # gradients that these products take at most
 _TOLERANCE = 0.1  # of λ: the thresholds are coarser
 
 

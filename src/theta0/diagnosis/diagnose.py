@@ -1,5 +1,7 @@
 """Measure a starting point and judge it by rules."""
 
+import math
+import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +13,7 @@ from theta0._batches import Batch, load_batches
 from theta0._losses import Loss, checked
 from theta0._models import Step, unwrapped
 from theta0._progress import Progress, shown, silent
-from theta0._training import checked_rate
+from theta0._training import checked_positive
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.ordering import ordered, refuted, revised
 from theta0.diagnosis.outcome import unprobed
@@ -37,6 +39,7 @@ def diagnose(
     gradient_kept: float | None = None,
     max_batches: int | None = 4,
     probe_steps: int = PROBE_STEPS,
+    seconds: float | None = None,
     rules: Sequence[Rule] | None = None,
     ignore: Sequence[str] = (),
     progress: bool | Progress | None = None,
@@ -73,6 +76,8 @@ def diagnose(
         max_batches: how many batches are read; None reads all.
         probe_steps: gradients that short training runs may take, at most; 0 leaves them out, which is said in
             `Diagnosis.not_measured`.
+        seconds: that the diagnosis may take; short runs that do not fit are left out, which is said likewise. None for
+            no limit.
         rules: rules of your own, judged after those of `theta0.diagnosis.RULES`.
         ignore: codes that are not to be reported; that they were left out is said in `Diagnosis.not_measured`.
         progress: True for a bar, or a function of what is being done and the share that is done.
@@ -105,10 +110,11 @@ def diagnose(
     inner = unwrapped(model)
     if probe_steps < 0:
         raise ValueError(f"probe_steps: expected 0 or more, got {probe_steps}")
+    checked_positive(seconds, "seconds")
     found = load_batches(batches, inner, max_batches=max_batches, step=step)
     if gradient_kept is not None and not 0 <= gradient_kept <= 1:
         raise ValueError(f"gradient_kept: expected a share from 0 to 1, or None, got {gradient_kept}")
-    kind, rate = None, checked_rate(learning_rate)
+    kind, rate = None, checked_positive(learning_rate, "learning_rate")
     if optimizer is not None or scheduler is not None or clip_norm is not None or accumulate != 1:
         chosen = optimizer or ("sgd" if rate is not None else "adam")
         kind = optimizer_kind(chosen, inner, clip_norm=clip_norm, accumulate=accumulate)
@@ -122,6 +128,7 @@ def diagnose(
             rate=rate,
             gradient_kept=gradient_kept,
             probe_steps=probe_steps,
+            seconds=seconds,
             rules=rules,
             ignore=ignore,
             progress=tell,
@@ -137,6 +144,7 @@ def diagnosis_of(
     rate: float | None = None,
     gradient_kept: float | None = None,
     probe_steps: int = 0,
+    seconds: float | None = None,
     rules: Sequence[Rule] | None = None,
     ignore: Sequence[str] = (),
     progress: Progress = silent,
@@ -150,6 +158,7 @@ def diagnosis_of(
         model, batches, loss, optimizer=optimizer, rate=rate, gradient_kept=gradient_kept, probe_steps=probe_steps
     )
     evidence.progress = progress
+    evidence.deadline = time.monotonic() + (math.inf if seconds is None else seconds)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Using a target size")  # torch's, once a call: broadcast-loss says it once
         return _without(_diagnosed(evidence, by_code), ignore)

@@ -1,6 +1,7 @@
 """What rules judge: everything that can be measured at a starting point, each quantity when it is first asked for."""
 
 import math
+import time
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -16,12 +17,12 @@ from theta0._records import Record, Table, by_layer
 from theta0._state import preserve_state
 from theta0._training import count_gradients
 from theta0.curvature.learning_rate import LearningRate
-from theta0.diagnosis.allowed_rate import allowed_rate
+from theta0.diagnosis.allowed_rate import LIMIT, allowed_rate
 from theta0.diagnosis.chain import Link, chain
 from theta0.experiments.free_outputs import FreeOutputs, free_outputs
 from theta0.experiments.longer_run import longer_run
 from theta0.experiments.optimizers import OptimizerKind, optimizer_kind
-from theta0.experiments.probe import ExperimentRun, Probe, probe
+from theta0.experiments.probe import RUNGS, ExperimentRun, Probe, probe
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, ShuffledLabels, permutable, shuffled_labels
 from theta0.measurements.causality import SAMPLES as AHEAD
 from theta0.measurements.causality import LookAhead, candidate, look_ahead
@@ -56,6 +57,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         probe_steps: gradients that short training runs may take; 0 leaves them out.
         not_measured: what could not be looked at, in sentences; rules add to it.
         cost: what has been measured so far, in gradients.
+        deadline: by `time.monotonic`, after which no short run begins.
         progress: called with what is being done and the share of the most that it may cost.
     """
 
@@ -81,7 +83,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         self.probed = self.kind if optimizer or rate is not None else optimizer_kind("adam", self.model)
         self.optimizer = self.kind.nearest
         self.batches, self.loss, self.rate = list(batches), loss, rate
-        self.cost = 0.0
+        self.cost, self.pace, self.deadline = 0.0, 0.0, math.inf
         self.progress: Progress = silent
 
     def spend(self, gradients: float) -> None:
@@ -97,7 +99,9 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
     @cached_property
     def observation(self) -> Observation:
         """What one forward and backward pass per batch shows."""
+        began = time.monotonic()
         found = observed(self.model, self.batches, self.loss)
+        self.pace = (time.monotonic() - began) / len(self.batches)
         self.spend(float(len(self.batches)))
         return found
 
@@ -149,7 +153,13 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
     @property
     def left(self) -> int:
         """Gradients that further short runs may take, so that all stays within the probe's steps and 20 more."""
-        return max(1, min(self.probe_steps, int(self.probe_steps + _BESIDE - _LATER - self.cost)))
+        most = min(self.probe_steps, self.probe_steps + _BESIDE - _LATER - self.cost, self.affordable)
+        return max(1, int(most))
+
+    @property
+    def affordable(self) -> float:
+        """Gradients that fit into the time left, at the pace of the first passes."""
+        return math.inf if self.deadline == math.inf else (self.deadline - time.monotonic()) / max(self.pace, 1e-9)
 
     @cached_property
     def waking(self) -> list[str]:
@@ -202,6 +212,9 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         """Whether short runs from this start train; None where they were not asked for, or nothing can be trained."""
         if not self.probe_steps or not self.has_loss or not self.trained or not self.finite:
             return None
+        if self.affordable < RUNGS[0]:
+            reason = f"{RUNGS[0]} steps do not fit into the time given"
+            return Probe("undecided", self.rate, (), None, math.nan, None, math.nan, math.nan, 0.0, reason=reason)
         allowed = None if self.rate is None else self.allowed_rate
         found = probe(
             self.model,
@@ -340,6 +353,11 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             return None
         if self.kind.settings is None:
             self.not_measured.append(f"The largest stable learning rate: no bound is known for {self.kind.name}.")
+            return None
+        if self.affordable < LIMIT:
+            self.not_measured.append(
+                "The largest stable learning rate: its curvature does not fit into the time given."
+            )
             return None
         found = allowed_rate(self.model, self.batches, self.loss, self.kind.settings)
         self.spend(0.0 if found is None else found.cost)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from theta0._training import OPTIMIZERS, Maker, OptimizerSettings, checked_rate, make_optimizer
+from theta0._training import OPTIMIZERS, Maker, OptimizerSettings, checked_positive, make_optimizer
 from theta0.curvature.stability import ADAPTIVE
 
 Optimizer = str | type[torch.optim.Optimizer] | Callable[[Iterable[nn.Parameter]], Any] | torch.optim.Optimizer
@@ -81,7 +81,7 @@ def optimizer_kind(
         ValueError: if it is none of these, or the settings cannot be used.
     """
     kind = _kind(optimizer, model, settings)
-    if checked_rate(clip_norm, "clip_norm") is not None:
+    if checked_positive(clip_norm, "clip_norm") is not None:
         kind = replace(kind, make=clipped(kind.make, float(clip_norm or 0.0)))
     if accumulate < 1:
         raise ValueError(f"accumulate: expected a number of batches of at least 1, got {accumulate}")
@@ -174,7 +174,7 @@ def rate_of(kind: OptimizerKind, given: float | None, scheduler: Scheduler | Non
     Raises:
         ValueError: if the rate is no positive number, or the function makes no schedule.
     """
-    rate = kind.rate if checked_rate(given) is None else given
+    rate = kind.rate if checked_positive(given, "learning_rate") is None else given
     if rate is None or scheduler is None or isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
         return rate  # what a schedule has done so far stands in its optimizer's groups
     parameter = nn.Parameter(torch.zeros(1))
