@@ -37,9 +37,11 @@ demo: setup
 	$(BIN)/theta0 treat examples/deep_sigmoid.py --out build/start.safetensors --html build/report.html
 	@echo "The treated start is in build/start.safetensors, the report in build/report.html."
 
-# The rules are the source; a test holds the page to them.
+# The rules are the source of the page, the results' types that of the JSON schema; tests hold both to them.
 docs-findings: setup
+	mkdir -p build
 	$(BIN)/python -m theta0.diagnosis.documentation > docs/findings.md
+	$(BIN)/python -m theta0.reports.schema > build/schema.json && mv build/schema.json src/theta0/reports/diagnosis.schema.json
 
 bench: setup
 	$(BIN)/python benchmarks/bench_lcw.py --out benchmarks/results/lcw.json
