@@ -267,7 +267,7 @@ def test_bad_input_is_one_paragraph_and_exit_2(tmp_path, command, text, message,
     ("arguments", "message"),
     [
         (["treat", "TARGET", "--with", "magic"], "with: expected auto, unit-variance, lcw, centre, "),
-        (["diagnose", "nowhere.py"], "nowhere.py: expected a Python file"),
+        (["diagnose", "nowhere.py"], "nowhere.py: expected a training script"),
         (["diagnose", "no_such_module_at_all:"], "no_such_module_at_all raised ModuleNotFoundError"),
         (["diagnose"], "TARGET"),
         (["treat", "TARGET", "--steps", "0"], "steps"),
@@ -540,7 +540,7 @@ def test_several_targets_have_the_worst_exit_code_and_one_json_document(tmp_path
     assert (second["target"], second["exit_code"], second["healthy"]) == (str(ill), 1, False)
     worse = inside("diagnose", missing, healthy, "--no-probe")
     assert worse.exit_code == 2
-    assert "missing.py: expected a Python file" in worse.stderr
+    assert "missing.py: expected a training script" in worse.stderr
     assert "healthy.py" in worse.stdout  # one that cannot be read does not stop the others
     refused = inside("diagnose", healthy, ill, "--html", tmp_path / "page.html")
     assert refused.exit_code == 2

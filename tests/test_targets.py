@@ -63,7 +63,7 @@ def test_main_is_not_run(tmp_path):
         ),
         (GOOD.replace("def batches", "def data"), r"expected a function batches\(\), got nothing"),
         (GOOD + "model = nn.Linear\n", r"target.py: model\(\) raised TypeError"),
-        (GOOD + "model = 3\n", r"expected a function model\(\), got int"),
+        (GOOD + "model = 3\n", r"expected a function model\(\), got an? int"),
         (GOOD + "model = lambda: 3\n", r"expected model\(\) to return a torch.nn.Module, got int"),
         (GOOD + "def model(:\n", r"target.py: syntax error on line 9"),
         (GOOD + "1 / 0\n", r"target.py raised ZeroDivisionError: division by zero \(line 9 of target.py\)"),
@@ -91,9 +91,9 @@ def test_what_is_amiss_is_told_with_the_file(tmp_path, text, message, unchecked)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere.py", "nowhere.py: expected a Python file .* found no such file"),
-        (".", "found no such file"),
-        ("target.txt", r"target.txt: expected a Python file \(.py\), got .txt"),
+        ("nowhere.py", "nowhere.py: expected a training script.* found no such file"),
+        (".", "got a folder"),
+        ("target.txt", "target.txt: expected a training script.* got .txt; name the code that trains"),
         ("no_such_module_at_all:", "no_such_module_at_all raised ModuleNotFoundError"),
         (":", "expected"),
     ],

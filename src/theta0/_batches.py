@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
-from theta0._errors import guarded
+from theta0._errors import guarded, shown
 from theta0._models import Step, StepInputs, device_of, outputs_of, parameter_names, required_parameters, unwrapped
 from theta0._state import preserve_randomness
 
@@ -50,10 +50,11 @@ def load_batches(
     Raises:
         ValueError: if there is no batch, an empty one, or a value in one that is not finite.
     """
-    if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
+    if isinstance(batches, (str, bytes, Mapping, Tensor, np.ndarray)) or not isinstance(batches, Iterable):
+        came = shown(batches) if isinstance(batches, (Tensor, np.ndarray)) else type(batches).__name__
         raise ValueError(
-            f"batches: expected an iterable of (inputs, targets), got {type(batches).__name__}; "
-            "pass a DataLoader or a list"
+            f"batches: expected an iterable of (inputs, targets), got {came}; pass a DataLoader, or a list of batches: "
+            "[(inputs, targets)]"
         )
     with preserve_randomness():
         with own_generators(batches):
@@ -129,7 +130,21 @@ def held_out(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
 def checked_forward(model: nn.Module, batch: Batch) -> Any:
     """As `outputs_of`, on a batch; what the user's model raises becomes a `ValueError` of one sentence."""
     what = "the step" if isinstance(batch.inputs, StepInputs) else "the model's forward"
-    return guarded(f"batch {batch.number}: {what}", lambda: outputs_of(model, batch.inputs))
+    return guarded(f"batch {batch.number}: {what}", lambda: outputs_of(model, batch.inputs), lambda: _given(batch))
+
+
+def _given(batch: Batch) -> str:
+    """What the model was given, for a message; whole numbers where a layer takes others are a common mistake."""
+    leaves = [leaf for leaf in tree_flatten(batch.inputs)[0] if isinstance(leaf, Tensor)]
+    if isinstance(batch.inputs, StepInputs) or not leaves:
+        return ""
+    kinds = ", ".join(f"{str(leaf.dtype).removeprefix('torch.')} of shape {tuple(leaf.shape)}" for leaf in leaves[:3])
+    advice = ""
+    if leaves[0].dtype == torch.uint8:
+        advice = "; images as bytes are divided by 255 first: inputs.float() / 255"
+    elif not leaves[0].is_floating_point() and not leaves[0].is_complex():
+        advice = "; a layer other than an embedding takes inputs.float()"
+    return f" (the inputs are {kinds}{advice})"
 
 
 def with_shapes(model: nn.Module, batch: Batch) -> nn.Module:

@@ -26,11 +26,38 @@ class NothingBetterError(ValueError):
     """A search found no start that is better; the model is as it was."""
 
 
-def guarded(where: str, function: Callable[[], T]) -> T:
-    """Call a function of the user's; what it raises becomes the cause of a `UserCodeError` with its first line."""
+def guarded(where: str, function: Callable[[], T], more: Callable[[], str] = str) -> T:
+    """Call a function of the user's; what it raises becomes the cause of a `UserCodeError` with its first line.
+
+    Args:
+        where: what is called.
+        function: the call.
+        more: what else is known where it raises, as the end of the sentence.
+
+    Returns:
+        What it returns.
+
+    Raises:
+        UserCodeError: if it raises; one that says where it comes from already, as it is.
+    """
     try:
         return function()
+    except UserCodeError:
+        raise
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if isinstance(error, ValueError) and reason.startswith("expected "):  # a check of this library's
+            raise UserCodeError(f"{where.removesuffix(':')}: {reason}") from error
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise UserCodeError(f"{where} raised {kind}{reason}") from error
+        raise UserCodeError(f"{where} raised {kind}{reason}{more()}") from error
+
+
+def shown(value: object) -> str:
+    """A value as messages show it: what is short as it is written, else its type and shape."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    text = repr(value)
+    if len(text) <= 60 and "\n" not in text:
+        return text
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ if shape is None else f"a {type(value).__name__} of shape {tuple(shape)}"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from theta0._batches import Batch, checked_forward
-from theta0._errors import guarded
+from theta0._errors import UserCodeError, guarded, shown
 from theta0._models import Step, StepInputs, main_output, without_labels
 
 LossName = Literal["cross_entropy", "mse", "l1", "bce"]
@@ -35,13 +35,18 @@ _DEFAULTS = {"weight": None, "pos_weight": None, "reduction": "mean", "label_smo
 def checked(loss: Loss, step: Step | None = None) -> Loss:
     """The loss, if it can be one: a known name, a callable, or None, as it must be where a step gives the loss."""
     if step is not None and not callable(step):
-        raise ValueError(f"step: expected a function (model, batch) -> loss, got {step!r:.100}")
+        raise ValueError(f"step: expected a function (model, batch) -> loss, got {shown(step)}")
     if step is not None and loss is not None:
         raise ValueError("step: expected either loss or step, got both; a step returns its own loss: leave loss out")
+    given: Any = loss
+    if isinstance(given, type):
+        name = given.__name__
+        raise ValueError(f"loss: expected a loss, got the class {name}; make one of it: loss = nn.{name}()")
     if loss is None or callable(loss) or (isinstance(loss, str) and loss in _NAMED):
         return loss
     raise ValueError(
-        f"loss: expected {', '.join(map(repr, _NAMED))}, a callable (outputs, targets) -> scalar, or None, got {loss!r}"
+        f"loss: expected {', '.join(map(repr, _NAMED))}, a callable (outputs, targets) -> scalar, or None, "
+        f"got {shown(loss)}"
     )
 
 
@@ -73,9 +78,9 @@ def applied(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
         value = guarded(f"batch {batch.number}: the loss", lambda: loss(_for_callable(outputs, batch), batch.targets))
     if not isinstance(value, Tensor) or value.numel() != 1:
         came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(
-            f"loss: expected a scalar tensor, got {came}; reduce it over the batch, for example by .mean()"
-        )
+        tensor = isinstance(value, Tensor)
+        advice = "reduce it over the batch, for example by .mean()" if tensor else "return what backward() is called on"
+        raise UserCodeError(f"loss: expected a scalar tensor, got {came}; {advice}")
     return value.reshape(())
 
 
@@ -174,7 +179,26 @@ def named_loss(loss: str, outputs: Any, batch: Batch, reduction: str = "mean") -
 
 
 def _require_labels(output: Tensor, targets: Tensor) -> None:
-    if targets.is_floating_point() or output.dim() < 2:
+    if output.dim() < 2:
+        return
+    wanted = (output.shape[0], *output.shape[2:])
+    if targets.is_floating_point() and targets.shape != output.shape:
+        raise ValueError(
+            f"expected class numbers of shape {wanted}, or probabilities of shape {tuple(output.shape)}, got "
+            f"{targets.dtype} of shape {tuple(targets.shape)}; class numbers are made by targets.long()"
+        )
+    if not targets.is_floating_point() and targets.shape != torch.Size(wanted):
+        squeezed = targets.numel() == math.prod(wanted)
+        advice = (
+            f"reshape them: targets.reshape({', '.join(map(str, (-1, *wanted[1:])))})"
+            if squeezed
+            else "one for each sample"
+        )
+        raise ValueError(
+            f"expected class numbers of shape {wanted} for outputs of shape {tuple(output.shape)}, got shape "
+            f"{tuple(targets.shape)}; {advice}"
+        )
+    if targets.is_floating_point():
         return
     classes, valid = output.shape[1], targets[targets != -100]
     if valid.numel() and (int(valid.min()) < 0 or int(valid.max()) >= classes):

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from theta0._errors import shown
 from theta0._losses import Loss, checked
 from theta0._models import Step
 from theta0._training import checked_positive
@@ -54,7 +55,8 @@ def load_target(name: str) -> Target:
     module = _imported(name[:-1]) if name.endswith(":") and name != ":" else _run_file(Path(name))
     model = _called(module, name, "model")
     if not isinstance(model, nn.Module):
-        raise ValueError(f"{name}: expected model() to return a torch.nn.Module, got {type(model).__name__}")
+        came = shown(model) if isinstance(model, type) else type(model).__name__
+        raise ValueError(f"{name}: expected model() to return a torch.nn.Module, got {came}; return the model itself")
     batches = _called(module, name, "batches")
     optimizer, rate, step = (getattr(module, key, None) for key in ("optimizer", "learning_rate", "step"))
     if hasattr(module, "make_optimizer"):
@@ -71,23 +73,28 @@ def load_target(name: str) -> Target:
 
 def _called(module: ModuleType, name: str, function: str) -> Any:
     found = getattr(module, function, None)
-    if isinstance(found, nn.Module):
-        raise ValueError(
-            f"{name}: expected a function {function}(), got a {type(found).__name__}; "
-            f"write def {function}(): return ..."
-        )
-    if not callable(found):
-        came = "nothing of that name" if found is None else type(found).__name__
-        raise ValueError(f"{name}: expected a function {function}(), got {came}; define it")
+    if isinstance(found, nn.Module) or not callable(found):
+        came = "nothing of that name" if found is None else f"a {type(found).__name__}"
+        raise ValueError(f"{name}: expected a function {function}(), got {came}; write def {function}(): return ...")
     return _guarded(f"{name}: {function}()", found)
 
 
 def _run_file(path: Path) -> ModuleType:
+    wanted = "expected a training script, or a Python file that defines model(), batches() and loss"
+    if path.is_dir():
+        raise ValueError(f"{path}: {wanted}, got a folder; name the file in it")
     if not path.is_file():
-        raise ValueError(f"{path}: expected a Python file that defines model(), batches() and loss, found no such file")
+        raise ValueError(f"{path}: {wanted}, found no such file")
+    if path.suffix == ".ipynb":
+        raise ValueError(
+            f"{path}: {wanted}, got a notebook; in it, put the loop in `with theta0.capture_steps() as captured:` and "
+            "call theta0.diagnose(**captured.arguments)"
+        )
+    if path.suffix != ".py":
+        raise ValueError(f"{path}: {wanted}, got {path.suffix or 'a name without .py'}; name the code that trains")
     spec = importlib.util.spec_from_file_location(f"theta0_target_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{path}: expected a Python file (.py), got {path.suffix or 'no suffix'}")
+    assert spec is not None  # the name ends in .py
+    assert spec.loader is not None
     module, loader = importlib.util.module_from_spec(spec), spec.loader
     sys.modules[module.__name__] = module  # dataclasses and pickling in the file look it up
     sys.path.insert(0, str(path.resolve().parent))  # the file's own neighbours
@@ -112,7 +119,8 @@ def _guarded(where: str, function: Callable[[], Any]) -> Any:
     try:
         return function()
     except SyntaxError as error:
-        raise ValueError(f"{where}: syntax error on line {error.lineno}: {error.msg}") from error
+        line = "" if error.lineno is None else f" on line {error.lineno}"
+        raise ValueError(f"{where}: syntax error{line}: {error.msg}") from error
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         theirs = [

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from theta0._errors import shown
 from theta0._training import OPTIMIZERS, Maker, OptimizerSettings, checked_positive, make_optimizer
 from theta0.curvature.stability import ADAPTIVE
 
@@ -105,7 +106,7 @@ def _kind(optimizer: Optimizer | None, model: nn.Module, settings: Mapping[str, 
             return _described(made, lambda p, rate: _at(factory(p), rate), _rate_of(made))
     raise ValueError(
         f"optimizer: expected one of {', '.join(OPTIMIZERS)}, an optimizer class, a function from parameters to an "
-        f"optimizer, or an optimizer, got {optimizer!r:.100}"
+        f"optimizer, or an optimizer, got {shown(optimizer)}"
     )
 
 
