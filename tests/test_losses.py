@@ -163,7 +163,9 @@ def test_a_forward_that_raises_is_told_with_the_batch():
         def forward(self, x):
             raise RuntimeError("no such luck\nand a second line")
 
-    with pytest.raises(ValueError, match=r"batch 0: the model's forward raised RuntimeError: no such luck \(the inputs are"):
+    with pytest.raises(
+        ValueError, match=r"batch 0: the model's forward raised RuntimeError: no such luck \(the inputs are"
+    ):
         diagnose(Failing(), flat(), "cross_entropy")
 
 

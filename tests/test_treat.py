@@ -76,6 +76,7 @@ def test_progress_and_log():
     found = treat(deep(2), learnable(), "cross_entropy", with_="lcw", progress=told.__setitem__, **QUICK)
     assert list(told)[-2:] == ["trying lcw", "proving lcw on fresh data orders"]
     assert told["proving lcw on fresh data orders"] == 1.0
+    assert "theta0.remove_(model) before torch.save(model)" in found.reason
     logged = found.to_dict()
     assert logged["held_out_loss/treated"] == found.treated.held_out
     assert logged["0/preactivation_variance"] > 0

@@ -8,6 +8,11 @@ from theta0.diagnosis.results import Diagnosis
 from theta0.treatment.results import Attempt
 from theta0.treatment.trials import Proof, reached
 
+CONSTRAINED = (
+    "Its weights are parametrized: save the state_dict(), or call theta0.remove_(model) before torch.save(model) and "
+    "before a trainer's checkpoints, for plain weights that compute the same."
+)
+
 
 def nothing(before: Diagnosis) -> str:
     """There is nothing that a remedy answers."""

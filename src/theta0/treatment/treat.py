@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from theta0._batches import Batch, initialised, load_batches
 from theta0._errors import InapplicableError, UserCodeError
@@ -20,7 +21,7 @@ from theta0.diagnosis.results import Diagnosis
 from theta0.experiments.optimizers import Optimizer, Scheduler, optimizer_kind, rate_of
 from theta0.layers.standardized_input import StandardizedInput
 from theta0.treatment.faults import other_causes
-from theta0.treatment.reasons import elsewhere, nothing, proven, unproven
+from theta0.treatment.reasons import CONSTRAINED, elsewhere, nothing, proven, unproven
 from theta0.treatment.remedies import REMEDIES, named_by
 from theta0.treatment.results import Attempt, Treatment
 from theta0.treatment.trials import (
@@ -234,7 +235,8 @@ def treat(
             treatment, keep = _searched(search, with_)
         finally:
             keep()
-    return treatment
+    constrained = treatment.kept and any(is_parametrized(module) for module in inner.modules())
+    return replace(treatment, reason=f"{treatment.reason} {CONSTRAINED}") if constrained else treatment
 
 
 def _require_parts_go_through(model: nn.Module, part: Batch, whole: Batch, loss: Loss) -> None:

@@ -54,7 +54,7 @@ def _between_units(links: list[Link]) -> Finding | None:
         value=worst,
         threshold=threshold,
         message=(
-            f"From layer {first.layer!r} on ({len(run)} layers), up to {worst:.1%} of the preactivations' variance "
+            f"From layer {first.layer!r} on ({len(run)} layer{'s' * (len(run) > 1)}), up to {worst:.1%} of the preactivations' variance "
             "lies between the units' means: every sample gets nearly the same vector, because the activations' mean "
             "is not zero. Constrain the weights to zero sums (LCW) and rescale them to unit variance."
         ),
