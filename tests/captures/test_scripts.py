@@ -221,3 +221,25 @@ def test_a_script_that_cannot_be_stopped_is_ended_after_the_verdict(tmp_path):
     done = command("diagnose", script(tmp_path, "loss = net(x).square().mean()", endless), "--json")
     assert done.returncode in (0, 1)
     assert json.loads(done.stdout)["records"]
+
+
+@pytest.mark.slow
+def test_one_of_a_scripts_optimizers_and_several_targets(tmp_path):
+    gan, loop = SCRIPTS / "gan.py", SCRIPTS / "module_level.py"
+    done = command("diagnose", gan, "--no-probe", "--json", "--optimizer-index", "2")
+    assert "optimizer 2 (Adam)" in json.loads(done.stdout)["target"], done.stderr
+    none = command("diagnose", gan, "--no-probe", "--optimizer-index", "3")
+    assert none.returncode == 2
+    assert "--optimizer-index: expected at most 2" in none.stderr
+    both = command("diagnose", gan, loop, "--no-probe", "--json", "--fail-on", "never")
+    assert both.returncode == 0, both.stderr
+    first, second = json.loads(both.stdout)["targets"]
+    assert len(first["optimizers"]) == 2
+    assert second["target"] == str(loop)
+    page = tmp_path / "page.html"
+    assert command("diagnose", gan, "--no-probe", "--html", page).returncode in (0, 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"page.html", "page-2.html"}
+    for option, message in (("--device=cpu", "which chooses its own device"), ("--loss=mse", "whose own loss is used")):
+        refused = command("diagnose", gan, "--no-probe", option)
+        assert refused.returncode == 2
+        assert message in refused.stderr

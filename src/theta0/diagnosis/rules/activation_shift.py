@@ -47,6 +47,7 @@ def _between_units(links: list[Link]) -> Finding | None:
         return None
     worst, first = max(link.numbers["shift_share"] for link in run), run[0]
     severity, threshold = graded(worst >= ERROR, ERROR, WARNING)
+    counted = f"{len(run)} layer" + "s" * (len(run) > 1)
     return Finding(
         code="activation-shift",
         severity=severity,
@@ -54,7 +55,7 @@ def _between_units(links: list[Link]) -> Finding | None:
         value=worst,
         threshold=threshold,
         message=(
-            f"From layer {first.layer!r} on ({len(run)} layer{'s' * (len(run) > 1)}), up to {worst:.1%} of the preactivations' variance "
+            f"From layer {first.layer!r} on ({counted}), up to {worst:.1%} of the preactivations' variance "
             "lies between the units' means: every sample gets nearly the same vector, because the activations' mean "
             "is not zero. Constrain the weights to zero sums (LCW) and rescale them to unit variance."
         ),
