@@ -308,6 +308,14 @@ def test_a_traceback_on_request(tmp_path):
     assert "ZeroDivisionError: division by zero" in result.stderr
 
 
+def test_help_of_a_finding():
+    listed, shown, wrong = (inside("help", *more) for more in ((), ("dead-units",), ("deadunits",)))
+    assert (listed.exit_code, shown.exit_code, wrong.exit_code) == (0, 0, 2)
+    assert "broadcast-loss" in listed.stdout
+    assert "When to ignore it" in shown.stdout
+    assert "got 'deadunits'" in wrong.stderr
+
+
 def test_the_version():
     from theta0 import __version__
 

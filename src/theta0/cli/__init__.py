@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from theta0.cli.compare import compare
-from theta0.cli.console import HtmlOption, Tell, beside, errors, progress
+from theta0.cli.console import HtmlOption, Tell, beside, errors, progress, show
 from theta0.cli.explain import explain
 from theta0.cli.options import Given, TargetCommand, on_targets
 from theta0.cli.scripts import Outcome, on_each
@@ -272,6 +272,20 @@ def reproduce(
 
             line = items[item](dataset, data, scale=scale, out_dir=out, jobs=jobs, backend=backend, progress=advance)
     typer.echo(line)
+
+
+@app.command(name="help")
+def help_(
+    code: Annotated[str | None, typer.Argument(help="A finding's code; without one all are listed.")] = None,
+) -> None:
+    """Explain a finding: what it means, why it happens, how to fix it, where its threshold comes from."""
+    with errors(show=False):
+        from rich.markdown import Markdown
+
+        from theta0.diagnosis.documentation import documentation, overview
+
+        text = overview() if code is None else documentation(code)
+    show(Markdown(text))
 
 
 app.command(cls=TargetCommand)(compare)

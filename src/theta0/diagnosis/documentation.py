@@ -95,6 +95,15 @@ def documentation(code: str, rules: Sequence[Rule] = RULES) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def overview(rules: Sequence[Rule] = RULES) -> str:
+    """Every code with what it means, as Markdown.
+
+    Returns:
+        A list.
+    """
+    return "\n".join(f"* `{rule.code}`: {_text(rule.doc.meaning).partition('. ')[0].rstrip('.')}." for rule in rules)
+
+
 def document(rules: Sequence[Rule] = RULES) -> str:
     """The page of all findings, as Markdown."""
     rows = [f"| [{r.code}](#{r.code}) | {_text(r.doc.meaning)} | {r.fault} |" for r in rules]
