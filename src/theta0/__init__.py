@@ -18,6 +18,7 @@ Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `thet
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from theta0._records import shown_by
 from theta0._version import __version__
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ _HOMES = {
     }.items()
     for name in names
 }
+shown_by("theta0.reports.faces")
 __all__ = [
     "CaptureError",
     "Captured",

@@ -1,7 +1,13 @@
-"""One measured number, and how numbers are looked up."""
+"""One measured number, how numbers are looked up, and results that show themselves."""
 
+import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -39,3 +45,65 @@ def by_layer(records: Iterable[Record]) -> Table:
 def flat(records: Iterable[Record]) -> dict[str, float]:
     """Records as `{"layer/quantity": value}`, as experiment trackers log them; whole-network ones have no slash."""
     return {f"{r.layer}/{r.quantity}" if r.layer else r.quantity: r.value for r in records}
+
+
+_faces: list[str] = []  # the module that knows how results look; `theta0` names it, the first use imports it
+
+
+def shown_by(module: str) -> None:
+    """Name the module whose functions show results; nothing is imported before one is shown."""
+    _faces[:] = [module]
+
+
+class Shown:  # a class, because frozen results inherit from it
+    """A result that says itself: in one line as its `repr`, in full when it is printed."""
+
+    def __repr__(self) -> str:
+        return str(_face("line")(self))
+
+    def __str__(self) -> str:
+        return str(_face("text")(self))
+
+
+class Result(Shown):  # a class, because frozen results inherit from it
+    """A result that is also a page, a figure and a table."""
+
+    def _repr_html_(self) -> str:
+        return str(_face("fragment")(self))
+
+    def save_html(self, path: str | Path, *, target: str = "") -> Path:
+        """Write the result as one self-contained HTML page.
+
+        Args:
+            path: the file; folders on the way are made.
+            target: what the page calls the network, such as the name of its script.
+
+        Returns:
+            The file.
+        """
+        written: Path = _face("write_page")(path, self, target=target)
+        return written
+
+    def plot(self) -> "Figure":
+        """Draw the result; pyplot and its global state are not touched.
+
+        Returns:
+            A matplotlib figure, which a notebook shows and `savefig` writes.
+        """
+        figure: Figure = _face("figure")(self)
+        return figure
+
+    def to_frame(self) -> Any:
+        """The numbers of the result as a table.
+
+        Returns:
+            A `pandas.DataFrame`.
+
+        Raises:
+            ImportError: if pandas is not installed.
+        """
+        return _face("frame")(self)
+
+
+def _face(name: str) -> Any:
+    return getattr(importlib.import_module(_faces[0]), name)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from theta0._batches import Batch
 from theta0._losses import Loss, loss_of
+from theta0._records import Shown
 from theta0._trace.interpreter import without_checkpoints
 
 OptimizerName = Literal["sgd", "momentum", "adam", "adamw", "rmsprop"]
@@ -66,8 +67,8 @@ class OptimizerSettings:
             )
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Shown):
     """A short training run from one starting point.
 
     Attributes:

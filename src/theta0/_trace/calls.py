@@ -73,6 +73,14 @@ class NonlinearityCall:
     options: dict[str, Any]
 
 
+def described(call: LinearCall) -> str:
+    """A layer in words: its type, of a bare parameter what it is used in, and its weight's shape: `Conv2d 64×3×7×7`."""
+    owner, shape = call.owner, "×".join(map(str, call.weight.shape))
+    bare = owner.layer == owner.attribute or owner.layer.endswith(f".{owner.attribute}")
+    name = call.kind if bare else type(owner.module).__name__.removeprefix("Parametrized")
+    return f"{name} {shape}"
+
+
 def calls_handler(
     linear: Callable[[LinearCall], None] | None = None,
     nonlinearity: Callable[[NonlinearityCall], None] | None = None,

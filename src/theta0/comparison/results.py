@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from theta0._records import Result
 from theta0._training import Run
 
 
@@ -76,8 +77,8 @@ class Standing:
         return statistics.stdev(run.held_out for run in self.runs) if finite else math.nan
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Result):
     """A leaderboard of starting points, each at its own best rate.
 
     Attributes:

@@ -15,6 +15,7 @@ from theta0._errors import NoCurvatureError, UserCodeError
 from theta0._losses import Loss, checked, loss_of, name_of
 from theta0._models import Step, unwrapped
 from theta0._randomness import Randomness
+from theta0._records import Result
 from theta0._state import twice_differentiable
 from theta0._trace.interpreter import no_dropout
 from theta0._training import OptimizerSettings
@@ -46,8 +47,8 @@ class RateRun:
     top_eigenvalue: float | None = None
 
 
-@dataclass(frozen=True)
-class LearningRate:
+@dataclass(frozen=True, repr=False)
+class LearningRate(Result):
     """A learning rate and where it comes from.
 
     Attributes:

@@ -12,6 +12,7 @@ from theta0._batches import Batch, in_single_precision, load_batches, sliced, wi
 from theta0._losses import Loss, checked
 from theta0._models import unwrapped
 from theta0._randomness import Randomness, streams
+from theta0._records import Shown
 from theta0.curvature.lanczos import lanczos, products_for
 from theta0.curvature.problem import Curvature, Matrix, Problem
 from theta0.curvature.products import curvature_products
@@ -41,8 +42,8 @@ class Certificate:
     size: int
 
 
-@dataclass(frozen=True, eq=False)
-class TopEigenvalue:
+@dataclass(frozen=True, eq=False, repr=False)
+class TopEigenvalue(Shown):
     """The largest eigenvalues of a curvature matrix.
 
     Attributes:

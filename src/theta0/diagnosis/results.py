@@ -1,9 +1,10 @@
 """What a diagnosis says."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
-from theta0._records import Record, flat
+from theta0._records import Record, Result, Shown, flat
 from theta0.curvature.learning_rate import LearningRate
 from theta0.experiments.probe import ExperimentRun, Probe
 
@@ -11,8 +12,8 @@ Severity = Literal["error", "warning", "note"]
 MEASURED = "measured, docs/findings.md"  # the source of a threshold that its rule's documentation justifies
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(Shown):
     """One thing that is wrong, or worth knowing, about a starting point.
 
     Attributes:
@@ -45,8 +46,8 @@ class Finding:
     source_line: str = ""
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Result):
     """What was measured at a starting point and what it means.
 
     Attributes:
@@ -56,6 +57,7 @@ class Diagnosis:
         learning_rate: what the curvature allows, where the user's rate was given and judged.
         probe: whether short runs train; None where none were made.
         not_measured: what could not be looked at and why, or was left undecided, in sentences; nothing is said of it.
+        layer_types: of each layer in the records, its type and the shape of its weight, as `Linear 10×64`.
     """
 
     records: tuple[Record, ...]
@@ -64,6 +66,7 @@ class Diagnosis:
     learning_rate: LearningRate | None = None
     probe: Probe | None = None
     not_measured: tuple[str, ...] = ()
+    layer_types: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def healthy(self) -> bool:

@@ -94,6 +94,7 @@ class Rule:
         revise: changes a finding in the light of the others, all of them as judged, or withdraws it by None.
         alone: whether, on this evidence, nothing but this rule can be judged.
         refutable: whether it says that a start or a scale holds training back, so that a run that trains refutes it.
+        quantities: of the record that shows it at a layer, which tables mark there; of several, the least is marked.
         outcome: whether it says what becomes of training, not why: it follows from any other error or warning, and the
             first of these is then an error.
     """
@@ -108,6 +109,7 @@ class Rule:
     revise: Revision | None = None
     alone: Callable[[Evidence], bool] | None = None
     refutable: bool = False
+    quantities: tuple[str, ...] = ()
     outcome: bool = False
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from theta0._records import Result
 from theta0.diagnosis.results import Diagnosis
 from theta0.experiments.probe import ExperimentRun
 
@@ -34,8 +35,8 @@ class Proof:
         )
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Result):
     """Why a network does not train, as far as experiments show it.
 
     Attributes:

@@ -27,7 +27,7 @@ from theta0._moments import (
 )
 from theta0._records import Record
 from theta0._state import preserve_state
-from theta0._trace.calls import LinearCall, NonlinearityCall, trace_calls
+from theta0._trace.calls import LinearCall, NonlinearityCall, described, trace_calls
 from theta0._trace.interpreter import Handler
 from theta0._trace.layouts import by_sample
 from theta0._trace.slopes import can_saturate, saturated_share, slope
@@ -47,6 +47,7 @@ class _Layer:  # grows batch by batch; a plain accumulator
     """What has been observed at one layer call."""
 
     parameters: tuple[str, ...]
+    kind: str
     moments: dict[tuple[int, ...], SampleMoments] = field(default_factory=dict)
     largest: float = 0.0
     nonfinite: int = 0
@@ -104,12 +105,13 @@ def signals(
 class Observation:
     """What one forward and backward pass per batch shows.
 
-    Inspection and residual stream are those of the first batch.
+    Inspection and residual stream are those of the first batch. `layer_types` are in words, by path, as `Linear 10×64`.
     """
 
     records: list[Record]
     inspection: Inspection
     stream: ResidualStream
+    layer_types: dict[str, str]
 
 
 def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observation:
@@ -131,7 +133,8 @@ def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observat
                     totals.add(_gradients(value, parameters, leaves))
             for layer in layers.values():
                 layer.steps.leaves.clear()
-    return Observation(_all_records(model, layers, totals, loss), watched.inspection, ancestry.stream)
+    types = {name: layer.kind for name, layer in layers.items()}
+    return Observation(_all_records(model, layers, totals, loss), watched.inspection, ancestry.stream, types)
 
 
 @dataclass
@@ -203,7 +206,9 @@ def _forward(
     calls: dict[str, int] = {}
 
     def linear(call: LinearCall) -> None:
-        _observe(layers.setdefault(call.layer, _Layer(call.owner.parameters)), call, batch.size)
+        if call.layer not in layers:
+            layers[call.layer] = _Layer(call.owner.parameters, described(call))
+        _observe(layers[call.layer], call, batch.size)
         if watched is not None:
             watched.linear(call)
 

@@ -13,6 +13,7 @@ from theta0._batches import Batch, checked_forward, prepared, sliced
 from theta0._losses import Loss, checked
 from theta0._models import main_output
 from theta0._progress import Progress, shown
+from theta0._records import Result
 from theta0._state import preserve_state, snapshot
 from theta0._training import Maker, probe_rate, steps_from
 from theta0.spectra.amplitudes import Spectrum, Window, fourier_amplitude
@@ -20,8 +21,8 @@ from theta0.spectra.amplitudes import Spectrum, Window, fourier_amplitude
 Penalty = Callable[[nn.Module], Tensor]
 
 
-@dataclass(frozen=True, eq=False)
-class SpectrumChange:
+@dataclass(frozen=True, eq=False, repr=False)
+class SpectrumChange(Result):
     """Amplitudes along the segment between two samples.
 
     Attributes:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from theta0._records import Result
 from theta0._training import Run as Run
 from theta0.diagnosis.results import Diagnosis
 
@@ -40,8 +41,8 @@ class Attempt:
     reason: str
 
 
-@dataclass(frozen=True)
-class Treatment:
+@dataclass(frozen=True, repr=False)
+class Treatment(Result):
     """What was tried on a starting point, and what was kept.
 
     Attributes:

@@ -101,6 +101,7 @@ def _common_number(links: list[Link], evidence: Evidence) -> Finding | None:
 RULE = Rule(
     code="activation-shift",
     judge=judge,
+    quantities=("shift_share",),
     place=Place.FORWARD,
     brings=SILENCE | LARGE,
     remedies=("lcw", "centre", "unit-variance"),

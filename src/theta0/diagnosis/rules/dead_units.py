@@ -43,6 +43,7 @@ def _least(link: Link) -> float:
 RULE = Rule(
     code="dead-units",
     judge=judge,
+    quantities=("dead_share",),
     place=Place.FORWARD,
     brings=(SILENCE | {"vanishing-activations"}) - {"dead-units"},
     remedies=("unit-variance", "lcw"),

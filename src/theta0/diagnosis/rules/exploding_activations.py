@@ -144,6 +144,7 @@ def _message(stream: ResidualStream, ratio: float) -> str:
 RULE = Rule(
     code="exploding-activations",
     judge=judge,
+    quantities=("preactivation_variance",),
     place=place,
     brings=SCALE - {"exploding-activations"},
     remedies=("branch-scale", "branch-zero", "recurrent", "gain-guard", "type-defaults", "unit-variance"),

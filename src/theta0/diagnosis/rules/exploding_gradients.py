@@ -52,6 +52,7 @@ def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> F
 RULE = Rule(
     code="exploding-gradients",
     judge=judge,
+    quantities=("gradient_variance",),
     # After vanishing gradients, which are judged before it.
     place=Place.BACKWARD,
     brings=frozenset({"learning-rate-too-high"}),

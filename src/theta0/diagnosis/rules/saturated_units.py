@@ -35,6 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
 RULE = Rule(
     code="saturated-units",
     judge=judge,
+    quantities=("saturated_share",),
     place=Place.FORWARD,
     brings=frozenset({"vanishing-gradients", "constant-output"}),
     remedies=("branch-scale", "head-scale", "unit-variance", "lcw"),

@@ -76,6 +76,7 @@ def _dying_out(links: list[Link], output: float) -> list[Link]:
 RULE = Rule(
     code="vanishing-activations",
     judge=judge,
+    quantities=("preactivation_variance", "sample_share"),
     place=Place.FORWARD,
     brings=SILENCE - {"vanishing-activations"},
     remedies=("unit-variance", "lcw"),

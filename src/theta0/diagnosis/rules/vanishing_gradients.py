@@ -72,6 +72,7 @@ def _over_steps(links: list[Link]) -> Finding | None:
 RULE = Rule(
     code="vanishing-gradients",
     judge=judge,
+    quantities=("gradient_variance",),
     place=Place.BACKWARD,
     revise=note_where_it_opens,
     remedies=("long-memory", "recurrent", "lcw", "unit-variance"),
