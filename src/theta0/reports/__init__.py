@@ -3,20 +3,23 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from theta0.reports.annotations import annotations
 from theta0.reports.comparison import comparison_document, comparison_report
 from theta0.reports.document import diagnosis_document, rate_document, spectrum_document, treatment_document
 from theta0.reports.explanation import explanation_document, explanation_report
 from theta0.reports.rate import rate_report
+from theta0.reports.spectrum import spectrum_report
 from theta0.reports.terminal import diagnosis_report, treatment_report
 
 if TYPE_CHECKING:
     from theta0.reports.page import write_page
-    from theta0.reports.spectrum import spectrum_report, write_spectrum_figure
+    from theta0.reports.plots import write_spectrum_figure
 
 # What draws loads matplotlib, on first use: a screen of text does not wait for it.
-_DRAWN = {"write_page": "page", "spectrum_report": "spectrum", "write_spectrum_figure": "spectrum"}
+_DRAWN = {"write_page": "page", "write_spectrum_figure": "plots"}
 
 __all__ = [
+    "annotations",
     "comparison_document",
     "comparison_report",
     "diagnosis_document",

@@ -4,7 +4,8 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from theta0.reports.wording import shortened
 
-# Okabe and Ito's blue and vermilion, told apart in every common form of colour blindness. The page replaces all five
-# colours in dark mode, so each must be one that matplotlib does not use for anything else.
+# Okabe and Ito's blue and vermilion, told apart in every common form of colour blindness; where more than two are
+# drawn, dashes and markers differ too. The page replaces all these colours in dark mode, so each must be one that
+# matplotlib does not use for anything else.
 GIVEN, TREATED, INK, GRID, MARK = "#d55e01", "#0072b3", "#1c2331", "#d5dae2", "#5b6472"
+THIRD, FOURTH, FIFTH = "#3c7d3c", "#8d4fa3", "#8a6d12"
 SIZE = (4.7, 3.0)  # inches at 72 units: 338 units, so that 9-unit text is still 9 px in a column of a phone's width
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -62,10 +65,7 @@ def svg_of(draw: Callable[[Axes], None], salt: str) -> str:
     It is sized by its view box alone, and the same text on every run. `salt` keeps the names of its definitions apart
     from those of other charts on one page.
     """
-    with mpl.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="(?s).*Glyph .* missing from")  # the viewer's fonts count
-        mpl.rcdefaults()  # the user's style must not show in a report
-        mpl.rcParams.update({**SETTINGS, "svg.hashsalt": salt})
+    with _own_style(**{"svg.hashsalt": salt}):
         figure = Figure(figsize=SIZE, layout=ConstrainedLayoutEngine(rect=(0, 0, 1, 0.95)))  # findings' numbers above
         draw(figure.add_subplot())
         buffer = io.StringIO()
@@ -76,6 +76,38 @@ def svg_of(draw: Callable[[Axes], None], salt: str) -> str:
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # nothing refers to groups, and their names repeat between charts
     head, rest = svg.split(">", 1)
     return re.sub(r'\s(?:width|height|version)="[^"]*"', "", head) + ">" + rest.strip()
+
+
+class Picture(Figure):  # a class, because a notebook asks a figure for its picture
+    """A figure that a notebook shows, also one in which no inline backend was chosen."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=110)
+        return buffer.getvalue()
+
+
+def figure_of(panels: Sequence[tuple[str, Callable[[Axes], None]]]) -> Figure:
+    """Charts, given as title and drawing, as one figure, two beside each other; pyplot does not know of it."""
+    across = min(len(panels), 2)
+    down = math.ceil(len(panels) / max(across, 1))
+    with _own_style(**{"font.sans-serif": ["DejaVu Sans"]}):
+        figure = Picture(figsize=(6.0 * max(across, 1), 3.8 * max(down, 1)), layout="constrained")
+        for place, (title, draw) in enumerate(panels, start=1):
+            axes = figure.add_subplot(down, across, place)
+            draw(axes)
+            axes.set_title(title, fontsize=11, pad=16, parse_math=False)
+    return figure
+
+
+@contextmanager
+def _own_style(**further: Any) -> Iterator[None]:
+    """Within the block, the user's style does not show, and nothing is said of glyphs: the viewer's fonts count."""
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s).*Glyph .* missing from")
+        mpl.rcdefaults()
+        mpl.rcParams.update(SETTINGS | further)
+        yield
 
 
 def scale_for(quantiles: Iterable[Sequence[float]]) -> Scale:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from rich import box
@@ -11,10 +12,12 @@ from rich.text import Text
 
 from theta0.comparison.results import Comparison, Standing
 from theta0.reports.document import document
+from theta0.reports.screen import WIDTH, Screen, headline
 from theta0.reports.wording import counted, number, printable, shortened
 
 COLUMNS = ("start", "held-out", "spread", "seeds", "rate", "suggested", "first loss", "made in", "gradients")
 _ON_SCREEN = 8  # of these, so that a row has 80 columns
+_WIDE = 100  # columns in which there is room for all
 
 
 def comparison_verdict(found: Comparison) -> str:
@@ -60,13 +63,19 @@ def failures(found: Comparison) -> list[tuple[str, str]]:
 
 def comparison_report(found: Comparison, *, target: str) -> RenderableType:
     """A race for the terminal, as a rich console prints it."""
+    return Screen(partial(_screen, found, target))
+
+
+def _screen(found: Comparison, target: str, width: int) -> RenderableType:
+    rows, room = comparison_rows(found), 14 + width - WIDTH
+    shown = _ON_SCREEN if width < _WIDE else len(COLUMNS)
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False)
-    for column in COLUMNS[:_ON_SCREEN]:
+    for column in COLUMNS[:shown]:
         grid.add_column(column, justify="left" if column == "start" else "right", no_wrap=True)
-    for place, (name, *cells) in enumerate(comparison_rows(found)):
-        grid.add_row(shortened(name, 14), *cells[: _ON_SCREEN - 1], style="bold" if place == 0 else "")
+    for place, (name, *cells) in enumerate(rows):
+        grid.add_row(shortened(name, room), *cells[: shown - 1], style="bold" if place == 0 else "")
     style = "bold green" if found.complete else "bold yellow"
-    parts: list[RenderableType] = [Text(f"{printable(target)}: {comparison_verdict(found)}", style=style), Text(), grid]
+    parts: list[RenderableType] = [headline(target, comparison_verdict(found), style), Text(), grid]
     parts += [Text(f"{name}: {reason}", style="yellow") for name, reason in failures(found)]
     parts += [Text(), Text(notes(found), style="dim")]
     return Group(*parts)

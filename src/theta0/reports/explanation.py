@@ -9,7 +9,9 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from theta0.explanation.results import Explanation
+from theta0.reports.advice import here, worded
 from theta0.reports.document import document
+from theta0.reports.screen import headline
 from theta0.reports.wording import number, printable
 
 MOST = 24  # runs that a screen shows
@@ -22,7 +24,7 @@ def explanation_report(found: Explanation, *, target: str) -> RenderableType:
         What a rich console prints.
     """
     tone = "bold green" if found.trains else "bold red" if found.proof is None else "bold yellow"
-    parts: list[RenderableType] = [Text.assemble((printable(target), "bold"), ": ", (printable(found.verdict), tone))]
+    parts: list[RenderableType] = [headline(target, worded(printable(found.verdict), target), tone)]
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
     for title, side in (("run with", "left"), ("steps", "right"), ("rate", "right"), ("loss", "right")):
         grid.add_column(title, justify="right" if side == "right" else "left")
@@ -32,7 +34,8 @@ def explanation_report(found: Explanation, *, target: str) -> RenderableType:
     if found.left_out:
         parts.append(Text("Not re-initialized: " + _left(found), style="dim"))
     if not found.complete:
-        parts.append(Text("The budget ended before everything was tried; a larger --budget goes on.", style="dim"))
+        larger = here(target, "--budget", "budget")
+        parts.append(Text(f"The budget ended before everything was tried; a larger {larger} goes on.", style="dim"))
     return Group(*parts, Text(f"cost {number(found.cost)} gradients", style="dim"))
 
 

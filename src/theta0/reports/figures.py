@@ -1,7 +1,7 @@
-"""The charts of a report as SVG: first the numbers (a frozen dataclass), then the drawing."""
+"""The charts of a report: first the numbers (a frozen dataclass), then the drawing."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,9 +9,27 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 
 from theta0._records import Table
+from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.results import Diagnosis
-from theta0.reports.canvas import GIVEN, INK, TREATED, Scale, name_layers, number_findings, scale_for, svg_of, use_scale
+from theta0.reports.canvas import (
+    FIFTH,
+    FOURTH,
+    GIVEN,
+    INK,
+    MARK,
+    THIRD,
+    TREATED,
+    Scale,
+    name_layers,
+    number_findings,
+    scale_for,
+    svg_of,
+    use_scale,
+)
+from theta0.reports.rate import last_loss
+from theta0.reports.spectrum import mean_amplitudes
 from theta0.reports.wording import begins_at, counted, layers_of, number, printable
+from theta0.spectra import Spectrum, SpectrumChange
 from theta0.treatment.results import Run
 
 LEVELS = ("q01", "q25", "q50", "q75", "q99")
@@ -20,20 +38,22 @@ SHARES_IN_WORDS = {
     "shift_share": "Activation shift: share of variance between units",
     "sample_share": "Signal: share of variance between samples",
 }
-STYLES = ((GIVEN, "-", "o"), (TREATED, "--", "s"))
+STYLES = ((GIVEN, "-", "o"), (TREATED, "--", "s"), (THIRD, ":", "^"), (FOURTH, "-.", "D"), (FIFTH, "-", "v"))
 Starts = Sequence[tuple[str, Diagnosis]]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawn chart.
-
-    The description is for those who cannot see it; `svg` is a whole element.
-    """
+    """One chart; the description is for those who cannot see it."""
 
     title: str
     description: str
-    svg: str
+    draw: Callable[[Axes], None]
+
+    @property
+    def svg(self) -> str:
+        """The chart as a whole SVG element."""
+        return svg_of(self.draw, self.title)
 
 
 @dataclass(frozen=True)
@@ -79,7 +99,7 @@ def box_panels(starts: Starts, signal: str) -> list[Panel]:
         draw = partial(
             _draw_boxes, box=box, scale=scale, begins=begins_at(diagnosis.findings), colour=STYLES[position][0]
         )
-        panels.append(Panel(title, _boxes_in_words(box), svg_of(draw, title)))
+        panels.append(Panel(title, _boxes_in_words(box), draw))
     return panels
 
 
@@ -96,7 +116,7 @@ def share_panel(starts: Starts, quantity: str) -> Panel | None:
     title = SHARES_IN_WORDS[quantity]
     words = "; ".join(_series_in_words(one, layers) for one in series)
     begins = begins_at(starts[0][1].findings)
-    return Panel(title, words, svg_of(partial(_draw_shares, series=series, layers=layers, begins=begins), title))
+    return Panel(title, words, partial(_draw_shares, series=series, layers=layers, begins=begins))
 
 
 def loss_panel(runs: Sequence[tuple[str, Run | None]]) -> Panel | None:
@@ -112,7 +132,27 @@ def loss_panel(runs: Sequence[tuple[str, Run | None]]) -> Panel | None:
         for one in series
     )
     title = "Training loss of the short runs"
-    return Panel(title, words, svg_of(partial(_draw_losses, series=series, styles=STYLES[first:]), title))
+    return Panel(title, words, partial(_draw_losses, series=series, styles=STYLES[first:]))
+
+
+def rate_panel(rate: LearningRate) -> Panel | None:
+    """The last losses of the runs that chose a rate, over their rates; None without runs."""
+    if not rate.runs:
+        return None
+    words = "; ".join(f"{number(run.rate)}: {run.outcome}, {number(last_loss(run))}" for run in rate.runs)
+    return Panel("Last losses of the runs, by learning rate", words, partial(_draw_rates, rate=rate))
+
+
+def spectrum_panel(change: SpectrumChange) -> Panel:
+    """Amplitudes over frequencies, one curve for the start and one for each training."""
+    spectra = {"start": change.start, **change.trained}
+    curves = {name: _amplitudes(spectrum) for name, spectrum in spectra.items()}
+    words = "; ".join(
+        f"{printable(name)}: {number(curve[0])} at 1 cycle, {number(curve[-1])} at {len(curve)}"
+        for name, curve in curves.items()
+    )
+    title = f"Amplitudes between samples {change.between[0]} and {change.between[1]}"
+    return Panel(title, words, partial(_draw_spectra, curves=curves))
 
 
 def _draw_boxes(axes: Axes, *, box: Boxes, scale: Scale, begins: dict[str, list[int]], colour: str) -> None:
@@ -165,6 +205,46 @@ def _draw_losses(axes: Axes, *, series: list[Series], styles: Sequence[tuple[str
     axes.set_ylabel("loss")
     for text in axes.figure.legend(loc="outside upper left", fontsize=9).get_texts():
         text.set_parse_math(False)
+
+
+def _draw_rates(axes: Axes, *, rate: LearningRate) -> None:
+    ends = [(run.rate, last_loss(run), run.outcome) for run in rate.runs]
+    finite = [(x, y, outcome) for x, y, outcome in ends if math.isfinite(y)]
+    good = [(x, y) for x, y, outcome in finite if outcome == "trains"]
+    other = [(x, y) for x, y, outcome in finite if outcome != "trains"]
+    lost = [x for x, y, _ in ends if not math.isfinite(y)]
+    for points, marker, colour, label in ((good, "o", TREATED, "trains"), (other, "s", GIVEN, "does not, or waits")):
+        if points:
+            axes.plot(*zip(*points, strict=True), marker, color=colour, markersize=6, label=label)
+    if lost:
+        top = axes.get_xaxis_transform()
+        axes.plot(lost, [0.96] * len(lost), "x", color=GIVEN, transform=top, label="not finite")
+    if rate.value is not None:
+        axes.axvline(rate.value, color=MARK, linewidth=1.0, linestyle="--", label=f"suggestion: {number(rate.value)}")
+    axes.set_xscale("log")
+    if finite and min(y for _, y, _ in finite) > 0 and max(y for _, y, _ in finite) > 30 * min(y for _, y, _ in finite):
+        axes.set_yscale("log")
+    axes.set(xlabel="learning rate", ylabel="loss")
+    axes.legend(loc="best", fontsize=9)
+
+
+def _draw_spectra(axes: Axes, *, curves: dict[str, list[float]]) -> None:
+    colours, dashes = (MARK, TREATED, GIVEN, THIRD, FOURTH), ("-", "--", ":")
+    for place, (name, curve) in enumerate(curves.items()):
+        again, colour = divmod(place, len(colours))
+        frequencies = range(1, len(curve) + 1)
+        axes.plot(frequencies, curve, dashes[again % 3], color=colours[colour], label=printable(name), linewidth=1.5)
+    axes.set_yscale("log")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set(xlabel="cycles per segment", ylabel="amplitude, mean over outputs")
+    for text in axes.legend(fontsize=9).get_texts():
+        text.set_parse_math(False)
+
+
+def _amplitudes(spectrum: Spectrum) -> list[float]:
+    """Of the frequencies from 1, the root mean square over the outputs."""
+    return mean_amplitudes(spectrum)[1:]
 
 
 def _boxes_in_words(box: Boxes) -> str:

@@ -1,23 +1,39 @@
 """A result as one HTML file that needs neither script nor network."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from theta0._records import Shown
+from theta0._version import __version__
 from theta0.comparison.results import Comparison
+from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.results import Diagnosis, Finding
-from theta0.experiments.probe import ExperimentRun
 from theta0.explanation.results import Explanation
 from theta0.reports import canvas
+from theta0.reports.advice import worded
 from theta0.reports.causes import by_cause
 from theta0.reports.comparison import COLUMNS as BOARD
 from theta0.reports.comparison import comparison_rows, comparison_verdict, failures, notes
 from theta0.reports.explanation import explanation_rows
-from theta0.reports.figures import Panel, Starts, box_panels, loss_panel, share_panel
+from theta0.reports.figures import Panel, Starts, spectrum_panel
 from theta0.reports.folding import SHARES
+from theta0.reports.marks import out_of_bounds
+from theta0.reports.plots import (
+    comparison_runs,
+    explanation_runs,
+    layer_panels,
+    rate_panels,
+    run_panels,
+    treatment_runs,
+)
+from theta0.reports.rate import RATE_COLUMNS, rate_numbers, rate_rows, rate_verdict
+from theta0.reports.sources import named_in
+from theta0.reports.spectrum import spectrum_rows, spectrum_verdict
 from theta0.reports.summary import main_numbers
 from theta0.reports.wording import (
     begins_at,
@@ -34,9 +50,9 @@ from theta0.reports.wording import (
     probe_lines,
     run_label,
     share,
-    theta0_version,
     treatment_verdict,
 )
+from theta0.spectra import SpectrumChange
 from theta0.treatment.results import Attempt, Run, Treatment
 
 COLUMNS = {
@@ -58,6 +74,9 @@ THEMED = {
     canvas.INK: "var(--ink)",
     canvas.GRID: "var(--line)",
     canvas.MARK: "var(--muted)",
+    canvas.THIRD: "var(--third)",
+    canvas.FOURTH: "var(--fourth)",
+    canvas.FIFTH: "var(--fifth)",
 }
 
 
@@ -74,12 +93,13 @@ class FindingSection:
 class LayerTable:
     """Every layer in numbers.
 
-    A row has the numbers of the findings that begin at a layer, its name, and a cell per column.
+    A row has the numbers of the findings that begin at a layer, its name, its type, and a cell per column: the number
+    and, where it is out of bounds, how grave that is.
     """
 
     title: str
     columns: list[str]
-    rows: list[tuple[str, str, list[str]]]
+    rows: list[tuple[str, str, str, list[tuple[str, str]]]]
 
 
 @dataclass(frozen=True)
@@ -88,7 +108,7 @@ class Content:
 
     `tone` is `good`, `warning` or `error`; `tiles` are a start's name, its held-out loss, and what that was measured
     after; `proof` is the chart of the short runs; `numbers` are label, number as given, number treated; `attempts` are
-    remedy, held-out loss, run and reason; `board` is a race's leaderboard, with its `columns`.
+    remedy, held-out loss, run and reason; `board` is a table of runs with its `columns` and heading.
     """
 
     kind: str
@@ -107,24 +127,39 @@ class Content:
     attempts: Sequence[tuple[str, str, str, str]] = ()
     board: Sequence[tuple[str, ...]] = ()
     columns: Sequence[str] = ()
+    board_title: str = "Leaderboard"
 
 
 _FILTERS = (by_cause, counted_severities, extent, located, number, printable)
 
 
-def write_page(path: str | Path, result: Diagnosis | Treatment | Comparison | Explanation, *, target: str) -> Path:
+def write_page(path: str | Path, result: Shown, *, target: str) -> Path:
     """Write a result as one self-contained HTML page, and return the file; folders on the way are made."""
     path = Path(path)
+    html = page_of(result, target=target)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(html, encoding="utf-8", newline="\n")
+    return path
+
+
+def page_of(result: Shown, *, target: str) -> str:
+    """A result as one self-contained HTML page.
+
+    Args:
+        result: a diagnosis, a treatment, an explanation, a comparison, a learning rate or a spectrum.
+        target: as on the command line, which advice then names; the empty string words advice as Python.
+
+    Returns:
+        The page.
+    """
     loader = PackageLoader("theta0.reports", ".")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {function.__name__: function for function in _FILTERS} | {"themed": _themed}
+    environment.filters |= {"linked": _linked, "advice": lambda text: worded(printable(text), target)}
     template = environment.get_template("page.html.j2")
-    html = template.render(page=_content(result), target=printable(target), version=theta0_version())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(html, encoding="utf-8", newline="\n")
-    return path
+    return template.render(page=_CONTENTS[type(result)](result), target=printable(target), version=__version__)
 
 
 def _themed(svg: str) -> Markup:
@@ -137,18 +172,19 @@ def _themed(svg: str) -> Markup:
     return Markup(svg)
 
 
-def _content(result: Diagnosis | Treatment | Comparison | Explanation) -> Content:
-    if isinstance(result, Explanation):
-        return _explanation_content(result)
-    if isinstance(result, Diagnosis):
-        return _diagnosis_content(result)
-    return _comparison_content(result) if isinstance(result, Comparison) else _treatment_content(result)
+def _linked(text: str) -> Markup:
+    """Text in which sources that have an address are links to it."""
+    pieces = [
+        Markup('<a href="{}" target="_blank" rel="noopener noreferrer">{}</a>').format(source.link, piece)
+        if source is not None and source.link
+        else escape(piece)
+        for piece, source in named_in(printable(text))
+    ]
+    return Markup("").join(pieces)
 
 
 def _comparison_content(found: Comparison) -> Content:
-    """The leaderboard, and the curves of the winner and of the default start, or of the second."""
-    shown = [s for s in found.standings if s.start == "default" and s is not found.winner] or found.standings[1:2]
-    loss = loss_panel([(standing.start, standing.runs[0]) for standing in [*shown, *found.standings[:1]]])
+    """The leaderboard, and the curves of the default start and of the best ones."""
     failed = [(name, "–", "", reason) for name, reason in failures(found)]
     return Content(
         kind="comparison",
@@ -156,7 +192,7 @@ def _comparison_content(found: Comparison) -> Content:
         tone="good" if found.complete else "warning",
         cost=number(found.cost),
         reason=notes(found),
-        proof=[loss] if loss else [],
+        proof=run_panels(comparison_runs(found)),
         attempts=failed,
         board=comparison_rows(found),
         columns=BOARD,
@@ -165,26 +201,50 @@ def _comparison_content(found: Comparison) -> Content:
 
 def _explanation_content(found: Explanation) -> Content:
     """The proven cause, the runs of the first seed with and without it, and every run."""
-    proof = found.proof
-    pairs = [] if proof is None else [("as given", proof.given[0]), (printable(proof.change), proof.changed[0])]
-    loss = loss_panel([(label, _as_run(run)) for label, run in pairs])
     findings = () if found.diagnosis is None else found.diagnosis.findings
     left = "; ".join(f"{printable(path)}: {why}" for path, why in found.left_out.items())
     return Content(
-        kind="comparison",
-        verdict=printable(found.verdict),
+        kind="explanation",
+        verdict=found.verdict,
         tone="good" if found.trains else "warning",
         cost=number(found.cost),
         sections=[FindingSection("Findings at the start as given", findings)],
         reason=f"Not re-initialized: {left}." if left else "",
-        proof=[loss] if loss else [],
+        proof=run_panels(explanation_runs(found)),
         board=explanation_rows(found),
         columns=("run with", "steps", "rate", "loss"),
+        board_title="Runs",
     )
 
 
-def _as_run(run: ExperimentRun) -> Run:
-    return Run(run.optimizer, run.rate, run.losses, run.final, run.losses[0], float(len(run.losses)))
+def _rate_content(found: LearningRate) -> Content:
+    """The suggestion, what it rests on, and the runs that chose it."""
+    return Content(
+        kind="learning rate",
+        verdict=rate_verdict(found),
+        tone="warning" if found.value is None else "good",
+        cost=number(found.cost),
+        facts=rate_numbers(found),
+        reason=" ".join(map(printable, found.advice)),
+        proof=rate_panels(found),
+        board=rate_rows(found),
+        columns=RATE_COLUMNS,
+        board_title="Runs",
+    )
+
+
+def _spectrum_content(found: SpectrumChange) -> Content:
+    """Amplitudes by octave, and frequency by frequency as curves."""
+    return Content(
+        kind="spectrum",
+        verdict=spectrum_verdict(found),
+        tone="note",
+        cost="",
+        proof=[spectrum_panel(found)],
+        board=spectrum_rows(found),
+        columns=("cycles per segment", "start", *map(printable, found.trained)),
+        board_title="Amplitudes by octave",
+    )
 
 
 def _diagnosis_content(diagnosis: Diagnosis) -> Content:
@@ -195,7 +255,7 @@ def _diagnosis_content(diagnosis: Diagnosis) -> Content:
         tone="error" if "error" in severities else "warning" if "warning" in severities else "good",
         cost=number(diagnosis.cost),
         sections=[FindingSection("Findings", diagnosis.findings)],
-        panels=_panels([("as given", diagnosis)]),
+        panels=layer_panels([("as given", diagnosis)]),
         tables=_tables([("as given", diagnosis)]),
         facts=network_facts(diagnosis),
         reason=" ".join(probe_lines(diagnosis)),
@@ -203,36 +263,28 @@ def _diagnosis_content(diagnosis: Diagnosis) -> Content:
 
 
 def _treatment_content(treatment: Treatment) -> Content:
-    before, after, remedy = treatment.before, treatment.after, printable(treatment.remedy)
-    treated = remedy if treatment.kept or not remedy else f"{remedy} (not kept)"
-    runs = [("as given", treatment.untreated), (treated, treatment.treated)]
+    before, after, runs = treatment.before, treatment.after, treatment_runs(treatment)
+    treated = runs[1][0]
     starts = [("as given", before), *([(treated, after)] if after else [])]
     fates = [fate(finding, after) for finding in before.findings] if after else []
     sections = [FindingSection("Findings at the start as given", before.findings, fates)]
     if after:
         sections.append(FindingSection(f"Findings at the treated start: {treated}", after.findings))
-    loss = loss_panel(runs)
     return Content(
         kind="treatment",
         verdict=treatment_verdict(treatment),
         tone="good" if treatment.kept else "warning",
         cost=number(treatment.cost),
         sections=sections,
-        panels=_panels(starts),
+        panels=layer_panels(starts),
         tables=_tables(starts),
         reason=printable(treatment.reason),
         tiles=[_tile(label, run, len(treatment.confirmations)) for label, run in runs if run],
-        proof=[loss] if loss else [],
+        proof=run_panels(runs),
         numbers=main_numbers(treatment),
         treated=treated,
         attempts=[_attempt(attempt) for attempt in treatment.attempts],
     )
-
-
-def _panels(starts: Starts) -> list[Panel]:
-    shares = [share_panel(starts, quantity) for quantity in ("shift_share", "sample_share")]
-    boxes = [*box_panels(starts, "preactivation"), *box_panels(starts, "gradient")]
-    return [*boxes, *(panel for panel in shares if panel)]
 
 
 def _tables(starts: Starts) -> list[LayerTable]:
@@ -242,12 +294,19 @@ def _tables(starts: Starts) -> list[LayerTable]:
 
 def _layer_table(label: str, diagnosis: Diagnosis) -> LayerTable:
     table, begins = layers_of(diagnosis), begins_at(diagnosis.findings)
+    marked = out_of_bounds(diagnosis, table)
+
+    def cell(layer: str, row: dict[str, float], quantity: str) -> tuple[str, str]:
+        show = share if quantity in SHARES else number
+        return show(row[quantity]) if quantity in row else "–", marked.get((layer, quantity), "")
+
     columns = [quantity for quantity in COLUMNS if any(quantity in row for row in table.values())]
     rows = [
         (
             ", ".join(map(str, begins.get(layer, []))),
             printable(layer),
-            [(share if q in SHARES else number)(row[q]) if q in row else "–" for q in columns],
+            printable(diagnosis.layer_types.get(layer, "")),
+            [cell(layer, row, q) for q in columns],
         )
         for layer, row in table.items()
     ]
@@ -264,3 +323,13 @@ def _tile(label: str, run: Run, orders: int) -> tuple[str, str, str]:
 def _attempt(attempt: Attempt) -> tuple[str, str, str, str]:
     held_out, run = (number(attempt.run.held_out), run_label(attempt.run)) if attempt.run else ("–", "not run")
     return printable(attempt.remedy), held_out, run, printable(attempt.reason)
+
+
+_CONTENTS: dict[type, Callable[[Any], Content]] = {
+    Diagnosis: _diagnosis_content,
+    Treatment: _treatment_content,
+    Comparison: _comparison_content,
+    Explanation: _explanation_content,
+    LearningRate: _rate_content,
+    SpectrumChange: _spectrum_content,
+}

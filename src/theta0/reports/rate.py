@@ -9,9 +9,11 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from theta0._training import Run
-from theta0.curvature.learning_rate import LearningRate
+from theta0.curvature.learning_rate import LearningRate, RateRun
+from theta0.reports.screen import headline
 from theta0.reports.wording import number, printable
 
+RATE_COLUMNS = ("rate", "steps", "first loss", "last losses", "outcome")
 _LAST = 8  # losses that are averaged
 _MEANING = {
     "trains": "trains",
@@ -29,7 +31,7 @@ def rate_report(rate: LearningRate, runs: Sequence[Run] = (), *, target: str) ->
     Returns:
         What a rich console prints.
     """
-    parts: list[RenderableType] = [Text(_headline(rate, target), style="bold"), Text(), _numbers(rate)]
+    parts: list[RenderableType] = [headline(target, rate_verdict(rate), "bold"), Text(), _numbers(rate)]
     if rate.by_batch_size:
         sizes = ", ".join(f"{number(value)} at {size} samples" for size, _, value in rate.by_batch_size)
         parts.append(Text(f"By batch size: {sizes}."))
@@ -46,15 +48,24 @@ def rate_report(rate: LearningRate, runs: Sequence[Run] = (), *, target: str) ->
     return Group(*parts)
 
 
-def _headline(rate: LearningRate, target: str) -> str:
+def rate_verdict(rate: LearningRate) -> str:
+    """A learning rate in one sentence."""
+    optimizer = printable(rate.optimizer)
     if rate.value is None:
-        return f"{printable(target)}: no learning rate was found at which {rate.optimizer} trains: {rate.reason}."
+        return f"No learning rate was found at which {optimizer} trains: {printable(rate.reason)}."
     certainty = "" if rate.proven else ", which no run has tried"
-    return f"{printable(target)}: train with {rate.optimizer} at {number(rate.value)}{certainty}."
+    return f"Train with {optimizer} at {number(rate.value)}{certainty}."
 
 
 def _numbers(rate: LearningRate) -> Grid:
     grid = Grid(box=None, show_header=False, pad_edge=False)
+    for label, value in rate_numbers(rate):
+        grid.add_row(label, value)
+    return grid
+
+
+def rate_numbers(rate: LearningRate) -> list[tuple[str, str]]:
+    """What a rate rests on: labels and values in words."""
     low, high = rate.spread
     rows = [("because", rate.reason), ("cost", f"{rate.products} products, {number(rate.cost)} gradients in all")]
     if math.isfinite(rate.top_eigenvalue):
@@ -72,28 +83,37 @@ def _numbers(rate: LearningRate) -> Grid:
     if certificate is not None:
         sure = f"λ is at most {certificate.epsilon:.0%} larger, with probability {1 - certificate.delta:.1%}"
         rows.insert(-1, ("certificate", f"{sure} ({certificate.products} products)"))
-    for label, value in rows:
-        grid.add_row(label, value)
-    return grid
+    return rows
 
 
 def _evidence(rate: LearningRate) -> Grid:
     """The runs that chose."""
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("rate", "steps", "first loss", "last losses", "outcome"):
+    for title in RATE_COLUMNS:
         grid.add_column(title, justify="left" if title == "outcome" else "right")
-    for run in rate.runs:
-        last = run.losses[-_LAST:]
-        chosen = run.rate == rate.value
-        grid.add_row(
+    for run, row in zip(rate.runs, rate_rows(rate), strict=True):
+        grid.add_row(*row, style="bold" if run.rate == rate.value else "")
+    return grid
+
+
+def rate_rows(rate: LearningRate) -> list[tuple[str, str, str, str, str]]:
+    """Each run: its rate, steps, first loss, the mean of its last losses, and its outcome."""
+    return [
+        (
             number(run.rate),
             str(len(run.losses)),
             number(run.losses[0]),
-            number(math.fsum(last) / len(last)),
-            f"{run.outcome}: the suggestion" if chosen else _MEANING[run.outcome],
-            style="bold" if chosen else "",
+            number(last_loss(run)),
+            f"{run.outcome}: the suggestion" if run.rate == rate.value else _MEANING[run.outcome],
         )
-    return grid
+        for run in rate.runs
+    ]
+
+
+def last_loss(run: RateRun) -> float:
+    """The mean of a run's last losses."""
+    last = run.losses[-_LAST:]
+    return math.fsum(last) / len(last)
 
 
 def _runs(rate: LearningRate, runs: Sequence[Run]) -> Grid:

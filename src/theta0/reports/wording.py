@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 from theta0._records import Table, by_layer
 from theta0.diagnosis.results import Diagnosis, Finding
@@ -112,6 +111,17 @@ def _others(amount: int) -> str:
     return "another follows" if amount == 1 else f"{amount} others follow"
 
 
+def finding_verdict(finding: Finding) -> str:
+    """A finding in one line: how grave, what, where, and the number against its threshold."""
+    numbers = f"{number(finding.value)} (threshold {number(finding.threshold)})"
+    return f"{finding.severity} {located(finding)}: {numbers}"
+
+
+def run_verdict(run: Run) -> str:
+    """A short run in one line."""
+    return f"{run_label(run)}: held-out loss {number(run.held_out)}, from {number(run.held_out_start)}"
+
+
 def treatment_verdict(treatment: Treatment) -> str:
     """A treatment in one sentence."""
     remedy, treated, untreated = printable(treatment.remedy), treatment.treated, treatment.untreated
@@ -188,11 +198,3 @@ def fate(finding: Finding, after: Diagnosis | None) -> str:
     if there.severity != finding.severity:
         return f"remains as {'an' if there.severity == 'error' else 'a'} {there.severity}"
     return "remains" if there.layer == finding.layer else f"remains at {place(there)}"
-
-
-def theta0_version() -> str:
-    """The installed version, or `(not installed)` when the package is run from its sources."""
-    try:
-        return version("theta0")
-    except PackageNotFoundError:
-        return "(not installed)"
