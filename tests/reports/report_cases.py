@@ -2,8 +2,15 @@
 
 import math
 
+import torch
+
 from theta0._records import Record
+from theta0.comparison.results import Candidate, Comparison, Standing, TuningRun
+from theta0.curvature.learning_rate import LearningRate, RateRun
 from theta0.diagnosis.results import Diagnosis, Finding, Severity
+from theta0.experiments.probe import ExperimentRun
+from theta0.explanation.results import Explanation, Proof
+from theta0.spectra import Spectrum, SpectrumChange
 from theta0.treatment.results import Attempt, Run, Treatment
 
 TARGET = "examples/deep_sigmoid.py"
@@ -172,3 +179,44 @@ def laborious() -> Treatment:
     many, run = many_findings(), short_run(2.3, 2.31)
     attempts = tuple(Attempt(f"remedy-{i}", many, run, "held-out loss no lower than as given") for i in range(6))
     return Treatment("remedy-0", many, many, True, "Least bad.", run, run, attempts, 1e4)
+
+
+def explained() -> Explanation:
+    """One module at fault, on two seeds; the run as given is not the first that was made."""
+    losses = tuple(2.3 - 0.01 * i for i in range(10))
+    given = ExperimentRun("nothing changed", "adam", 1e-3, losses, 2.2, "undecided")
+    changed = ExperimentRun("`blocks.3` re-initialized", "adam", 1e-3, tuple(v / 2 for v in losses), 0.9, "trains")
+    proof = Proof("`blocks.3` re-initialized", "blocks.3", (given, given), (changed, changed))
+    left = {"embedding": "its values are pretrained"}
+    return Explanation(proof.sentence, False, proof, (changed, given), (), left, deep_sigmoid(), 120.0)
+
+
+def raced(starts: int = 7) -> Comparison:
+    names = ["lcw", "default", *(f"another-start-{i}" for i in range(starts - 2))]
+    standings = tuple(
+        Standing(name, 0.1, (short_run(0.1 + i / 5, 0.2 + i / 5), short_run(0.1, 0.21 + i / 5)), (0, 1), 1.0)
+        for i, name in enumerate(names)
+    )
+    candidates = tuple(Candidate(name, 0.2, (0.1, 0.2), 0.1, 3.0, "") for name in names)
+    failed = Candidate("redraw", None, (), 0.0, None, "expected units that are copies, got none")
+    tuning = tuple(TuningRun(name, 0.1, 25, short_run(0.3, 0.4, 25)) for name in names)
+    return Comparison(standings, (*candidates, failed), tuning, "sgd", 100, True, True, 812.0, 3.0)
+
+
+def rated() -> LearningRate:
+    runs = (
+        RateRun(0.001, (2.3, 2.2, 2.1), "waits"),
+        RateRun(0.01, (2.3, 1.2, 0.4), "trains"),
+        RateRun(1.0, (2.3, 9.0, math.inf), "diverges"),
+    )
+    reason, advice = "the least loss after 3 steps, 0.4 from 2.3", ("A higher rate may train better if raised.",)
+    return LearningRate(
+        0.01, 0.2, 9.28, 1e-4, 7, 31.0, None, "adam", "ggn", (8.9, 9.3), (), True, runs, True, 1.2, None, reason, advice
+    )
+
+
+def spectra() -> SpectrumChange:
+    amplitudes = torch.tensor([[1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015, 0.007, 0.003]])
+    start, trained = (Spectrum(torch.arange(9.0), factor * amplitudes, "hann") for factor in (1.0, 2.0))
+    losses = {"no penalty": (2.3, 1.1), "l2": (2.3, 1.4)}
+    return SpectrumChange((0, 1), start, {"no penalty": trained, "l2": start}, losses, "sgd", 0.1)

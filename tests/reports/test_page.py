@@ -5,6 +5,7 @@ import pytest
 import report_cases as cases
 
 from theta0.reports import write_page
+from theta0.reports.sources import SOURCES
 from theta0.reports.wording import printable
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -99,7 +100,8 @@ def test_consequences_are_folded_under_their_cause_with_a_line_that_is_seen(page
 @pytest.mark.parametrize("name", RESULTS)
 def test_page_is_self_contained(name, pages):
     html = pages[name].read_text(encoding="utf-8")
-    assert set(re.findall(r"https?://[^\s\"'<>]+", html)) <= {
+    sources = {source.link for source in SOURCES if source.link}
+    assert set(re.findall(r"https?://[^\s\"'<>]+", html)) <= sources | {
         "http://www.w3.org/2000/svg",
         "http://www.w3.org/1999/xlink",
     }
@@ -107,7 +109,8 @@ def test_page_is_self_contained(name, pages):
     assert not {"script", "iframe", "img", "object", "embed", "base", "form"} & set(reader.tags)
     assert not [key for key, _ in reader.attributes if key.startswith("on")]
     links = [value for key, value in reader.attributes if key in {"href", "src", "xlink:href"}]
-    assert all(link.startswith(("#", "data:,")) for link in links)
+    assert all(link.startswith(("#", "data:,")) or link in sources for link in links)
+    assert html.count("https://") == html.count('<a href="https://')  # a source is read on request, never loaded
     identifiers = [value for key, value in reader.attributes if key == "id"]
     assert len(identifiers) == len(set(identifiers))
 

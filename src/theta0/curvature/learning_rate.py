@@ -95,6 +95,12 @@ class LearningRate(Result):
     reason: str = "the curvature at the start; no run has tried it"
     advice: tuple[str, ...] = ()
 
+    def to_dict(self) -> dict[str, float]:
+        """The numbers of the suggestion, as an experiment tracker logs them; NaN where there is none."""
+        value = math.nan if self.value is None else self.value
+        numbers = {"rate": value, "bound": self.bound, "top_eigenvalue": self.top_eigenvalue, "residual": self.residual}
+        return {**numbers, "products": float(self.products), "cost": self.cost, "proven": float(self.proven)}
+
 
 def curvature_rate(
     model: nn.Module,

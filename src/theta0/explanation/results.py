@@ -65,3 +65,8 @@ class Explanation(Result):
     def module(self) -> str:
         """The path of the guilty module; empty where none was proven."""
         return "" if self.proof is None else self.proof.module
+
+    def to_dict(self) -> dict[str, float]:
+        """Whether it trains (1) or not (0), and the last losses of each change's first run, as trackers log numbers."""
+        losses = {f"loss/{run.change or 'nothing changed'}": run.final for run in reversed(self.runs)}
+        return {"trains": float(self.trains), **losses, "cost": self.cost}

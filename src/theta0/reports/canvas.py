@@ -83,7 +83,8 @@ class Picture(Figure):  # a class, because a notebook asks a figure for its pict
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
-        self.savefig(buffer, format="png", dpi=110)
+        with _own_style(**{"font.sans-serif": ["DejaVu Sans"]}):
+            self.savefig(buffer, format="png", dpi=110)
         return buffer.getvalue()
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from theta0._training import Run
 from theta0._version import __version__
 from theta0.curvature.learning_rate import LearningRate
-from theta0.diagnosis.results import Diagnosis
+from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.reports.advice import worded
 from theta0.spectra import SpectrumChange
 from theta0.treatment.results import Treatment
 
@@ -21,7 +22,7 @@ def diagnosis_document(diagnosis: Diagnosis, *, target: str) -> dict[str, Any]:
     Returns:
         Keys schema, theta0, target, healthy, records, findings, learning_rate, probe, not_measured, cost_in_gradients.
     """
-    return document(target, _body(diagnosis))
+    return document(target, _body(diagnosis, target))
 
 
 def treatment_document(treatment: Treatment, *, target: str) -> dict[str, Any]:
@@ -35,11 +36,13 @@ def treatment_document(treatment: Treatment, *, target: str) -> dict[str, Any]:
     tried = {
         "remedy": treatment.remedy,
         "kept": treatment.kept,
-        "reason": treatment.reason,
+        "reason": worded(treatment.reason, target),
         **{name: None if run is None else asdict(run) for name, run in runs.items()},
-        "attempts": [{"remedy": attempt.remedy, "reason": attempt.reason} for attempt in treatment.attempts],
+        "attempts": [
+            {"remedy": attempt.remedy, "reason": worded(attempt.reason, target)} for attempt in treatment.attempts
+        ],
     }
-    return document(target, _body(now) | {"cost_in_gradients": treatment.cost, "treatment": tried})
+    return document(target, _body(now, target) | {"cost_in_gradients": treatment.cost, "treatment": tried})
 
 
 def rate_document(rate: LearningRate, runs: Sequence[Run] = (), *, target: str) -> dict[str, Any]:
@@ -79,14 +82,24 @@ def document(target: str, body: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _finite(value) for key, value in whole.items()}
 
 
-def _body(diagnosis: Diagnosis) -> dict[str, Any]:
+def finding_document(finding: Finding, target: str) -> dict[str, Any]:
+    """A finding as plain data, its advice worded for the target.
+
+    Returns:
+        The finding's fields.
+    """
+    advice = {"message": worded(finding.message, target), "remedy": worded(finding.remedy, target)}
+    return asdict(finding) | advice
+
+
+def _body(diagnosis: Diagnosis, target: str) -> dict[str, Any]:
     return {
         "healthy": diagnosis.healthy,
         "records": [asdict(record) for record in diagnosis.records],
-        "findings": [asdict(finding) for finding in diagnosis.findings],
+        "findings": [finding_document(finding, target) for finding in diagnosis.findings],
         "learning_rate": None if diagnosis.learning_rate is None else asdict(diagnosis.learning_rate),
         "probe": None if diagnosis.probe is None else asdict(diagnosis.probe),
-        "not_measured": list(diagnosis.not_measured),
+        "not_measured": [worded(line, target) for line in diagnosis.not_measured],
         "cost_in_gradients": diagnosis.cost,
     }
 

@@ -8,13 +8,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
+from theta0.experiments.probe import ExperimentRun
+from theta0.explanation.bench import NOTHING
 from theta0.explanation.results import Explanation
 from theta0.reports.advice import here, worded
-from theta0.reports.document import document
+from theta0.reports.document import document, finding_document
 from theta0.reports.screen import headline
 from theta0.reports.wording import number, printable
 
 MOST = 24  # runs that a screen shows
+AS_GIVEN = ("", NOTHING.words)  # what runs say that change nothing
 
 
 def explanation_report(found: Explanation, *, target: str) -> RenderableType:
@@ -40,11 +43,14 @@ def explanation_report(found: Explanation, *, target: str) -> RenderableType:
 
 
 def explanation_rows(found: Explanation) -> list[tuple[str, str, str, str]]:
-    """Each run: what was changed, its steps, its rate, and the loss at its end."""
-    return [
-        (printable(run.change) or "as given", str(len(run.losses)), number(run.rate), number(run.final))
-        for run in found.runs
-    ]
+    """Each run, the one as given first: what was changed, its steps, its rate, and the loss at its end."""
+    runs = sorted(found.runs, key=lambda run: run.change not in AS_GIVEN)
+    return [(changed(run), str(len(run.losses)), number(run.rate), number(run.final)) for run in runs]
+
+
+def changed(run: ExperimentRun) -> str:
+    """What a run changed, in words."""
+    return "as given" if run.change in AS_GIVEN else printable(run.change)
 
 
 def explanation_document(found: Explanation, *, target: str) -> dict[str, Any]:
@@ -62,7 +68,7 @@ def explanation_document(found: Explanation, *, target: str) -> dict[str, Any]:
         "runs": [asdict(run) for run in found.runs],
         "excluded": list(found.excluded),
         "left_out": dict(found.left_out),
-        "findings": [] if found.diagnosis is None else [asdict(f) for f in found.diagnosis.findings],
+        "findings": [] if found.diagnosis is None else [finding_document(f, target) for f in found.diagnosis.findings],
         "complete": found.complete,
         "cost_in_gradients": found.cost,
     }

@@ -13,6 +13,7 @@ from theta0.curvature.learning_rate import LearningRate
 from theta0.curvature.top_eigenvalue import TopEigenvalue
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.explanation.results import Explanation
+from theta0.reports.advice import worded
 from theta0.reports.comparison import comparison_report, comparison_verdict
 from theta0.reports.explanation import explanation_report
 from theta0.reports.rate import rate_report, rate_verdict
@@ -23,6 +24,7 @@ from theta0.reports.wording import diagnosis_verdict, finding_verdict, number, p
 from theta0.spectra import SpectrumChange
 from theta0.treatment.results import Treatment
 
+LONGEST = 160  # characters of a verdict in one line
 HEIGHT = 640  # pixels of a page in a notebook's cell; its reader may drag it larger
 # What draws loads matplotlib, what tabulates pandas, on first use: a line or a screen of text does not wait for them.
 _HOMES = {"write_page": "page", "figure": "plots", "frame": "frames"}
@@ -56,8 +58,9 @@ _REPORTS: dict[type, Callable[[Any], RenderableType]] = {
 
 
 def line(result: Any) -> str:
-    """A result in one line: its type and its verdict."""
-    return f"<{type(result).__name__}: {printable(_LINES[type(result)](result))}>"
+    """A result in one line: its type and its verdict, the latter cut where it is long."""
+    verdict = worded(printable(_LINES[type(result)](result)), "")
+    return f"<{type(result).__name__}: {verdict if len(verdict) <= LONGEST else verdict[: LONGEST - 1] + '…'}>"
 
 
 def text(result: Any) -> str:

@@ -119,8 +119,8 @@ def share_panel(starts: Starts, quantity: str) -> Panel | None:
     return Panel(title, words, partial(_draw_shares, series=series, layers=layers, begins=begins))
 
 
-def loss_panel(runs: Sequence[tuple[str, Run | None]]) -> Panel | None:
-    """The training loss of each start's short run, with the held-out loss after its last step; None without a run."""
+def loss_panel(runs: Sequence[tuple[str, Run | None]], *, ending: str = "held-out") -> Panel | None:
+    """The training loss of each short run, with the loss that judges it, in words `ending`; None without a run."""
     made = [(label, run) for label, run in runs if run and run.losses]
     if not made:
         return None
@@ -128,11 +128,11 @@ def loss_panel(runs: Sequence[tuple[str, Run | None]]) -> Panel | None:
     first = next(position for position, (_, run) in enumerate(runs) if run and run.losses)
     words = "; ".join(
         f"{one.label}: from {number(one.values[0])} to {number(one.values[-1])} in {counted(len(one.values), 'step')}, "
-        f"held-out {number(one.end)}"
+        f"{ending} {number(one.end)}"
         for one in series
     )
     title = "Training loss of the short runs"
-    return Panel(title, words, partial(_draw_losses, series=series, styles=STYLES[first:]))
+    return Panel(title, words, partial(_draw_losses, series=series, styles=STYLES[first:], ending=ending))
 
 
 def rate_panel(rate: LearningRate) -> Panel | None:
@@ -191,12 +191,12 @@ def _draw_shares(axes: Axes, *, series: list[Series], layers: list[str], begins:
         axes.legend(loc="best", fontsize=9)
 
 
-def _draw_losses(axes: Axes, *, series: list[Series], styles: Sequence[tuple[str, str, str]]) -> None:
+def _draw_losses(axes: Axes, *, series: list[Series], styles: Sequence[tuple[str, str, str]], ending: str) -> None:
     for one, (colour, line, marker) in zip(series, styles, strict=False):
         values = [value if math.isfinite(value) else math.nan for value in one.values]
         axes.plot(range(1, len(values) + 1), values, line, color=colour, linewidth=1.4)
         axes.plot(len(values), one.end, marker, color=colour, markersize=7, clip_on=False)
-        (key,) = axes.plot([], [], line, marker=marker, color=colour, label=f"{one.label}, held-out {number(one.end)}")
+        (key,) = axes.plot([], [], line, marker=marker, color=colour, label=f"{one.label}, {ending} {number(one.end)}")
         key.set_linewidth(1.4)
     finite = [v for one in series for v in (*one.values, one.end) if math.isfinite(v)]
     if finite and min(finite) > 0 and max(finite) > 30 * min(finite):

@@ -7,6 +7,7 @@ from theta0.comparison.results import Comparison
 from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.results import Diagnosis
 from theta0.explanation.results import Explanation
+from theta0.reports.explanation import changed
 from theta0.reports.rate import last_loss
 from theta0.reports.spectrum import mean_amplitudes
 from theta0.reports.wording import layers_of
@@ -76,7 +77,7 @@ def _run(run: Run | None) -> dict[str, Any]:
 def _experiments(found: Explanation) -> Rows:
     return [
         {
-            "change": run.change or "as given",
+            "change": changed(run),
             "optimizer": run.optimizer,
             "rate": run.rate,
             "steps": len(run.losses),

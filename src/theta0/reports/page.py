@@ -25,7 +25,7 @@ from theta0.reports.folding import SHARES
 from theta0.reports.marks import out_of_bounds
 from theta0.reports.plots import (
     comparison_runs,
-    explanation_runs,
+    explanation_panels,
     layer_panels,
     rate_panels,
     run_panels,
@@ -128,6 +128,7 @@ class Content:
     board: Sequence[tuple[str, ...]] = ()
     columns: Sequence[str] = ()
     board_title: str = "Leaderboard"
+    attempts_title: str = "What was tried"
 
 
 _FILTERS = (by_cause, counted_severities, extent, located, number, printable)
@@ -196,21 +197,23 @@ def _comparison_content(found: Comparison) -> Content:
         attempts=failed,
         board=comparison_rows(found),
         columns=BOARD,
+        attempts_title="Starts without a place",
     )
 
 
 def _explanation_content(found: Explanation) -> Content:
     """The proven cause, the runs of the first seed with and without it, and every run."""
     findings = () if found.diagnosis is None else found.diagnosis.findings
+    first, stop, more = printable(found.verdict).partition(". ")
     left = "; ".join(f"{printable(path)}: {why}" for path, why in found.left_out.items())
     return Content(
         kind="explanation",
-        verdict=found.verdict,
-        tone="good" if found.trains else "warning",
+        verdict=first + stop.strip(),
+        tone="good" if found.trains else "error" if found.proof is None else "warning",
         cost=number(found.cost),
         sections=[FindingSection("Findings at the start as given", findings)],
-        reason=f"Not re-initialized: {left}." if left else "",
-        proof=run_panels(explanation_runs(found)),
+        reason=" ".join([*([more] if more else []), *([f"Not re-initialized: {left}."] if left else [])]),
+        proof=explanation_panels(found),
         board=explanation_rows(found),
         columns=("run with", "steps", "rate", "loss"),
         board_title="Runs",

@@ -12,6 +12,7 @@ from theta0.diagnosis.results import Diagnosis
 from theta0.experiments.probe import ExperimentRun
 from theta0.explanation.results import Explanation
 from theta0.reports.canvas import figure_of
+from theta0.reports.explanation import AS_GIVEN
 from theta0.reports.figures import (
     STYLES,
     Panel,
@@ -52,9 +53,9 @@ def treatment_runs(treatment: Treatment) -> list[tuple[str, Run | None]]:
     return [("as given", treatment.untreated), (treated, treatment.treated)]
 
 
-def run_panels(runs: Sequence[tuple[str, Run | None]]) -> list[Panel]:
+def run_panels(runs: Sequence[tuple[str, Run | None]], *, ending: str = "held-out") -> list[Panel]:
     """The losses of short runs in one chart; none where there was no run."""
-    panel = loss_panel(runs)
+    panel = loss_panel(runs, ending=ending)
     return [panel] if panel else []
 
 
@@ -66,13 +67,13 @@ def comparison_runs(found: Comparison) -> list[tuple[str, Run | None]]:
     return [(standing.start, standing.runs[0]) for standing in [*plain, *others[-(len(STYLES) - len(plain)) :]]]
 
 
-def explanation_runs(found: Explanation) -> list[tuple[str, Run | None]]:
+def explanation_panels(found: Explanation) -> list[Panel]:
     """The runs of the first seed with and without the proven change, or the one as given."""
     if found.proof is not None:
         pairs = [("as given", found.proof.given[0]), (printable(found.proof.change), found.proof.changed[0])]
     else:
-        pairs = [("as given", run) for run in found.runs[:1]]
-    return [(label, _as_run(run)) for label, run in pairs if run.losses]
+        pairs = [("as given", run) for run in found.runs if run.change in AS_GIVEN][:1]
+    return run_panels([(label, _as_run(run)) for label, run in pairs if run.losses], ending="last losses")
 
 
 def _as_run(run: ExperimentRun) -> Run:
@@ -89,7 +90,7 @@ _PANELS: dict[type, Callable[[Any], Sequence[Panel]]] = {
     Diagnosis: lambda found: layer_panels([("as given", found)]),
     Treatment: lambda found: run_panels(treatment_runs(found)),
     Comparison: lambda found: run_panels(comparison_runs(found)),
-    Explanation: lambda found: run_panels(explanation_runs(found)),
+    Explanation: explanation_panels,
     LearningRate: rate_panels,
     SpectrumChange: lambda found: [spectrum_panel(found)],
 }

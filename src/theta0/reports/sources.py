@@ -98,6 +98,13 @@ SOURCES = (
         _ARXIV + "1605.07146",
     ),
     Source(
+        "Arora, Li & Lyu (2019)",
+        "Sanjeev Arora, Zhiyuan Li, Kaifeng Lyu",
+        "Theoretical Analysis of Auto Rate-Tuning by Batch Normalization",
+        "ICLR 2019",
+        _ARXIV + "1812.03981",
+    ),
+    Source(
         "Chan, Golub and LeVeque (1979)",
         "Tony F. Chan, Gene H. Golub, Randall J. LeVeque",
         "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances",
@@ -119,6 +126,13 @@ SOURCES = (
         _ARXIV + "2207.14484",
     ),
     Source(
+        "De & Smith (2020)",
+        "Soham De, Samuel L. Smith",
+        "Batch Normalization Biases Residual Blocks Towards the Identity Function in Deep Networks",
+        "NeurIPS 2020",
+        _ARXIV + "2002.10444",
+    ),
+    Source(
         "Glorot & Bengio (2010)",
         "Xavier Glorot, Yoshua Bengio",
         "Understanding the difficulty of training deep feedforward neural networks",
@@ -131,6 +145,13 @@ SOURCES = (
         "Deep Learning",
         "MIT Press, 2016",
         "https://www.deeplearningbook.org",
+    ),
+    Source(
+        "Gülçehre and Bengio (2016)",
+        "Çağlar Gülçehre, Yoshua Bengio",
+        "Knowledge Matters: Importance of Prior Information for Optimization",
+        "Journal of Machine Learning Research 17, 2016",
+        _ARXIV + "1301.4083",
     ),
     Source(
         "Hanin & Rolnick (2018)",
@@ -168,6 +189,13 @@ SOURCES = (
         _ARXIV + "1502.07943",
     ),
     Source(
+        "Kuczyński and Woźniakowski (1992)",
+        "J. Kuczyński, H. Woźniakowski",
+        "Estimating the Largest Eigenvalue by the Power and Lanczos Algorithms with a Random Start",
+        "SIAM Journal on Matrix Analysis and Applications 13(4), 1992",
+        _DOI + "10.1137/0613066",
+    ),
+    Source(
         "LeCun et al. (1998)",
         "Yann LeCun, Léon Bottou, Genevieve B. Orr, Klaus-Robert Müller",
         "Efficient BackProp",
@@ -201,6 +229,13 @@ SOURCES = (
         "On the difficulty of training Recurrent Neural Networks",
         "ICML 2013",
         _ARXIV + "1211.5063",
+    ),
+    Source(
+        "Salimans & Kingma (2016)",
+        "Tim Salimans, Diederik P. Kingma",
+        "Weight Normalization: A Simple Reparameterization to Accelerate Training of Deep Neural Networks",
+        "NeurIPS 2016",
+        _ARXIV + "1602.07868",
     ),
     Source(
         "Saxe et al. (2014)",

@@ -22,7 +22,7 @@ def spectrum_report(change: SpectrumChange, *, target: str) -> RenderableType:
     Returns:
         What a rich console prints.
     """
-    trained = f"{_trained(change)} from the same start for each column."
+    trained = "Each column is a training from the same start."
     names = ("start", *change.trained)
     pad = 1 if len(names) < 6 else 0  # seven columns of numbers fit into a terminal of 80
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, pad))

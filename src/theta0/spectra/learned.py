@@ -41,6 +41,16 @@ class SpectrumChange(Result):
     optimizer: str
     rate: float
 
+    def to_dict(self) -> dict[str, float]:
+        """Losses after training, and root mean square amplitudes over the outputs: `loss/l2`, `amplitude/start/3`."""
+        losses = {f"loss/{name}": values[-1] for name, values in self.losses.items()}
+        amplitudes = {
+            f"amplitude/{name}/{k}": float(value)
+            for name, spectrum in {"start": self.start, **self.trained}.items()
+            for k, value in enumerate(spectrum.amplitudes.flatten(0, -2).double().square().mean(0).sqrt())
+        }
+        return losses | amplitudes
+
 
 def spectrum_change(
     model: nn.Module,
