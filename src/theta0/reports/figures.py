@@ -201,6 +201,7 @@ def _draw_losses(axes: Axes, *, series: list[Series], styles: Sequence[tuple[str
     finite = [v for one in series for v in (*one.values, one.end) if math.isfinite(v)]
     if finite and min(finite) > 0 and max(finite) > 30 * min(finite):
         axes.set_yscale("log")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
     for text in axes.figure.legend(loc="outside upper left", fontsize=9).get_texts():

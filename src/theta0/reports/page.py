@@ -197,7 +197,7 @@ def _comparison_content(found: Comparison) -> Content:
         attempts=failed,
         board=comparison_rows(found),
         columns=BOARD,
-        attempts_title="Starts without a place",
+        attempts_title="Not raced, or diverged",
     )
 
 

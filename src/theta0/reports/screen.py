@@ -38,7 +38,7 @@ def text_of(report: RenderableType) -> str:
     """A report as text, as `print` shows it: as wide as the terminal and in colour, elsewhere 80 columns without."""
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size((WIDTH, 24)).columns if terminal else WIDTH
-    console = Console(file=io.StringIO(), width=width, force_terminal=terminal)
+    console = Console(file=io.StringIO(), width=width, force_terminal=terminal, force_jupyter=False)
     console.print(report)
     lines: str = console.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO above
     return "\n".join(line.rstrip() for line in lines.rstrip().split("\n"))
