@@ -7,6 +7,7 @@ from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.ticker import MaxNLocator
 
 from theta0._records import Table
 from theta0.curvature.learning_rate import LearningRate
@@ -201,7 +202,7 @@ def _draw_losses(axes: Axes, *, series: list[Series], styles: Sequence[tuple[str
     finite = [v for one in series for v in (*one.values, one.end) if math.isfinite(v)]
     if finite and min(finite) > 0 and max(finite) > 30 * min(finite):
         axes.set_yscale("log")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
     for text in axes.figure.legend(loc="outside upper left", fontsize=9).get_texts():
