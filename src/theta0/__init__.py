@@ -10,7 +10,7 @@ Verbs: `diagnose`, `explain`, `treat`, `compare`, `capture`, `capture_steps`, `s
 Results: `Captured`, `CapturedStep`, `Diagnosis`, `Finding`, `Explanation`, `Treatment`, `Comparison`, `LearningRate`,
 `Run`, `Record`.
 Errors, all of them `ValueError`s: `UserCodeError`, `CaptureError`, `InapplicableError`, `NothingBetterError`,
-`NoCurvatureError`.
+`NoCurvatureError`, `NotTrainableError`.
 Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `theta0.parametrizations`, `theta0.layers`,
 `theta0.regularizers`, `theta0.spectra`.
 """
@@ -38,7 +38,14 @@ if TYPE_CHECKING:
         theory,
         treatment,
     )
-    from theta0._errors import CaptureError, InapplicableError, NoCurvatureError, NothingBetterError, UserCodeError
+    from theta0._errors import (
+        CaptureError,
+        InapplicableError,
+        NoCurvatureError,
+        NothingBetterError,
+        NotTrainableError,
+        UserCodeError,
+    )
     from theta0._records import Record
     from theta0.captures import Captured, CapturedStep, capture, capture_steps
     from theta0.comparison import Comparison, compare
@@ -53,7 +60,14 @@ if TYPE_CHECKING:
 _HOMES = {
     name: f"theta0.{home}"
     for home, names in {
-        "_errors": ("CaptureError", "InapplicableError", "NoCurvatureError", "NothingBetterError", "UserCodeError"),
+        "_errors": (
+            "CaptureError",
+            "InapplicableError",
+            "NoCurvatureError",
+            "NotTrainableError",
+            "NothingBetterError",
+            "UserCodeError",
+        ),
         "_records": ("Record",),
         "captures": ("Captured", "CapturedStep", "capture", "capture_steps"),
         "comparison": ("Comparison", "compare"),
@@ -78,6 +92,7 @@ __all__ = [
     "InapplicableError",
     "LearningRate",
     "NoCurvatureError",
+    "NotTrainableError",
     "NothingBetterError",
     "Record",
     "Run",

@@ -1,7 +1,7 @@
 """What users meet when something cannot be done; and running their own code, whose errors say where they came from."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -20,6 +20,12 @@ class InapplicableError(ValueError):
 
 class NoCurvatureError(ValueError):
     """The loss has no curvature at a point, as where nothing reaches the weights: no learning rate is too high."""
+
+
+class NotTrainableError(ValueError):
+    """A diagnosis found what the caller wanted to stop at; `diagnosis` holds it."""
+
+    diagnosis: Any = None
 
 
 class NothingBetterError(ValueError):

@@ -1,0 +1,83 @@
+"""PyTorch Lightning: a callback that diagnoses before the first step, and a diagnosis without a Trainer."""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
+from inspect import signature
+from typing import Any
+
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+
+from theta0.diagnosis import Diagnosis
+from theta0.diagnosis import diagnose as run
+from theta0.integrations._stopping import FailOn, scheduled_rate, stop, unexhausted
+
+
+class DiagnoseStart(Callback):
+    """Diagnose the module when `Trainer.fit` starts to train, and stop where it will not train.
+
+    All is left as it was: the fit goes on as it would have without. What `training_step` logs by `self.log` meanwhile
+    is dropped. The result is `diagnosis`.
+
+    Args:
+        fail_on: "error" raises `theta0.NotTrainableError` on an error, "warning" on a warning too; "never" only logs.
+        ignore: codes at which not to stop.
+        options: further arguments of `theta0.diagnose`, such as `probe_steps=0`.
+    """
+
+    def __init__(self, fail_on: FailOn = "error", *, ignore: Collection[str] = (), **options: Any) -> None:
+        self.fail_on, self.ignore, self.options = fail_on, ignore, options
+        self.diagnosis: Diagnosis | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Lightning's hook, at which optimizers and loaders are there and no step is made."""
+        if trainer.is_global_zero:
+            self.diagnosis = _diagnosed(pl_module, trainer.train_dataloader, trainer.optimizers, trainer, self.options)
+            stop(self.diagnosis, self.fail_on, self.ignore)
+
+
+def diagnose(module: LightningModule, data: LightningDataModule | Any, **options: Any) -> Diagnosis:
+    """Diagnose a LightningModule by its own `training_step` and `configure_optimizers`, without a Trainer.
+
+    Args:
+        module: left as it was; of several optimizers the first counts.
+        data: a LightningDataModule, of which `prepare_data` and `setup("fit")` are called, or a loader.
+        options: further arguments of `theta0.diagnose`.
+
+    Returns:
+        The diagnosis.
+    """
+    if isinstance(data, LightningDataModule):
+        data.prepare_data()
+        data.setup("fit")
+        data = data.train_dataloader()
+    made = module.configure_optimizers()
+    while isinstance(made, (tuple, list, dict)):  # (optimizers, schedulers), or {"optimizer": …, "lr_scheduler": …}
+        made = made["optimizer"] if isinstance(made, dict) else made[0]
+    return _diagnosed(module, data, [made] if made is not None else [], None, options)
+
+
+def _diagnosed(
+    module: LightningModule, loader: Any, optimizers: list[Any], trainer: Trainer | None, options: dict[str, Any]
+) -> Diagnosis:
+    if not module.automatic_optimization:
+        raise ValueError("module: expected automatic optimization, got manual; use `theta0.capture` on the script")
+    takes = len(signature(module.training_step).parameters)
+    precision: Callable[[], Any] = nullcontext if trainer is None else trainer.precision_plugin.train_step_context
+
+    def step(model: Any, batch: Any) -> Any:
+        with precision():
+            return model.training_step(batch, *([0] if takes > 1 else []))
+
+    given = {"optimizer": optimizers[0], "learning_rate": scheduled_rate(optimizers[0])} if optimizers else {}
+    given |= options | {"max_batches": unexhausted(loader, options.get("max_batches", 4))}
+    with _without_log(module):
+        return run(module, loader, step=step, **given)
+
+
+@contextmanager
+def _without_log(module: LightningModule) -> Iterator[None]:
+    vars(module)["log"] = vars(module)["log_dict"] = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        del vars(module)["log"], vars(module)["log_dict"]
