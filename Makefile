@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 # With byte code kept, checked signatures included, a suite that runs again starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test test-all demo docs-findings lint bench clean
+.PHONY: setup test test-all demo docs-findings docs-bibliography lint bench clean
 
 setup: $(READY)
 
@@ -42,6 +42,9 @@ docs-findings: setup
 	mkdir -p build
 	$(BIN)/python -m theta0.diagnosis.documentation > docs/findings.md
 	$(BIN)/python -m theta0.reports.schema > build/schema.json && mv build/schema.json src/theta0/reports/diagnosis.schema.json
+
+docs-bibliography: setup
+	$(BIN)/python -m theta0.reports.bibliography > docs/bibliography.md
 
 bench: setup
 	$(BIN)/python benchmarks/bench_lcw.py --out benchmarks/results/lcw.json

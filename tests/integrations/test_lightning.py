@@ -132,6 +132,11 @@ def test_forms_of_configure_optimizers(form):
     assert found.probe.given == (None if form == "none" else 0.01)
 
 
+def test_several_loaders_are_refused_with_what_to_do():
+    with pytest.raises(ValueError, match=r"theta0\.capture"):
+        trainer(DiagnoseStart()).fit(Classifier(), {"a": loader(), "b": loader()})
+
+
 def test_manual_optimization_is_refused_with_what_to_do():
     module = Classifier()
     module.automatic_optimization = False

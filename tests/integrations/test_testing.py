@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from theta0 import integrations
 from theta0.integrations.testing import assert_trainable, assert_trainable_fixture
 
 pytest_plugins = ["pytester"]
@@ -52,14 +54,22 @@ def test_findings_may_be_accepted_and_warnings_may_count():
         assert_trainable(dead(), batches(), "cross_entropy", fail_on="errors", probe_steps=0)
 
 
+def test_adapters_are_thin():
+    lengths = {
+        path.name: len(path.read_text().splitlines()) for path in Path(integrations.__file__).parent.glob("*.py")
+    }
+    assert len(lengths) >= 4
+    assert {name: length for name, length in lengths.items() if length >= 80} == {}
+
+
 def test_the_fixture_is_the_function():
     assert assert_trainable_fixture.name == "assert_trainable"
 
 
 def test_starting_pytest_does_not_import_torch():
     code = (
-        "import sys, theta0.integrations.testing\n"
-        "heavy = {'torch', 'numpy', 'rich', 'matplotlib', 'jaxtyping'} & set(sys.modules)\n"
+        "import sys; before = set(sys.modules); import theta0.integrations.testing\n"
+        "heavy = {'torch', 'numpy', 'rich', 'matplotlib', 'jaxtyping'} & (set(sys.modules) - before)\n"
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

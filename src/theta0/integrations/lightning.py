@@ -1,9 +1,10 @@
 """PyTorch Lightning: a callback that diagnoses before the first step, and a diagnosis without a Trainer."""
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from inspect import signature
 from typing import Any
+from unittest.mock import patch
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 
@@ -59,8 +60,8 @@ def diagnose(module: LightningModule, data: LightningDataModule | Any, **options
 def _diagnosed(
     module: LightningModule, loader: Any, optimizers: list[Any], trainer: Trainer | None, options: dict[str, Any]
 ) -> Diagnosis:
-    if not module.automatic_optimization:
-        raise ValueError("module: expected automatic optimization, got manual; use `theta0.capture` on the script")
+    if not module.automatic_optimization or (trainer is not None and isinstance(loader, (dict, list, tuple))):
+        raise ValueError("module: expected automatic optimization and one loader; use `theta0.capture` on the script")
     takes = len(signature(module.training_step).parameters)
     precision: Callable[[], Any] = nullcontext if trainer is None else trainer.precision_plugin.train_step_context
 
@@ -70,14 +71,9 @@ def _diagnosed(
 
     given = {"optimizer": optimizers[0], "learning_rate": scheduled_rate(optimizers[0])} if optimizers else {}
     given |= options | {"max_batches": unexhausted(loader, options.get("max_batches", 4))}
-    with _without_log(module):
+    with patch.dict(vars(module), log=_nothing, log_dict=_nothing):
         return run(module, loader, step=step, **given)
 
 
-@contextmanager
-def _without_log(module: LightningModule) -> Iterator[None]:
-    vars(module)["log"] = vars(module)["log_dict"] = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        del vars(module)["log"], vars(module)["log_dict"]
+def _nothing(*_: Any, **__: Any) -> None:
+    """In place of `self.log`: there is no step to log."""
