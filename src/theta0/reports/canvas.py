@@ -84,7 +84,7 @@ class Picture(Figure):  # a class, because a notebook asks a figure for its pict
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
         with _own_style(**{"font.sans-serif": ["DejaVu Sans"]}):
-            self.savefig(buffer, format="png", dpi=110)
+            self.savefig(buffer, format="png", dpi=80)
         return buffer.getvalue()
 
 

@@ -73,7 +73,7 @@ def fragment(result: Any) -> str:
     """A result's page as an element for a notebook: in a frame, so that neither's styles reach the other."""
     page = import_module("theta0.reports.page").page_of(result, target="")
     style = f"width: 100%; height: {HEIGHT}px; border: 0; resize: vertical; overflow: auto"
-    sandbox = "allow-popups allow-popups-to-escape-sandbox"  # no scripts; links to sources open beside the notebook
+    sandbox = "allow-same-origin allow-popups allow-popups-to-escape-sandbox"  # no scripts; links open beside
     title = f"theta0: {escape(type(result).__name__)}"
     return f'<iframe title="{title}" sandbox="{sandbox}" style="{style}" srcdoc="{escape(page)}"></iframe>'
 
