@@ -52,7 +52,7 @@ def test_report_and_document_say_the_same():
     console.print(rate_report(found, runs, target="[bold]t.py"))
     console.file.close()
     text = console.export_text()
-    assert "[bold]t.py: train with sgd" in text
+    assert "[bold]t.py: Train with sgd" in text
     assert "certificate" in text
     assert "diverged" in text
     assert not math.isfinite(runs[1].held_out)

@@ -66,7 +66,7 @@ class Diagnosis(Result):
     learning_rate: LearningRate | None = None
     probe: Probe | None = None
     not_measured: tuple[str, ...] = ()
-    layer_types: Mapping[str, str] = field(default_factory=dict)
+    layer_types: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def healthy(self) -> bool:

@@ -189,7 +189,7 @@ def _with_sharpness(found: LearningRate, rung: int) -> LearningRate:
         return found
     sentence = (
         f"λ fell to {found.growth:.2g} times that of the start in {rung} steps: the start is sharp, and a higher rate "
-        "may train better if it is raised step by step; warm_up=True (--warm-up) tries it."
+        "may train better if it is raised step by step (theta0 rate TARGET --warm-up tries it)."
     )
     return replace(found, advice=(*found.advice, sentence))
 

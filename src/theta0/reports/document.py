@@ -52,7 +52,8 @@ def rate_document(rate: LearningRate, runs: Sequence[Run] = (), *, target: str) 
         Keys schema, theta0, target, learning_rate, runs, cost_in_gradients.
     """
     cost = rate.cost + sum(run.cost for run in runs)
-    body = {"learning_rate": asdict(rate), "runs": [asdict(run) for run in runs], "cost_in_gradients": cost}
+    advice = {"advice": [worded(sentence, target) for sentence in rate.advice]}
+    body = {"learning_rate": asdict(rate) | advice, "runs": [asdict(run) for run in runs], "cost_in_gradients": cost}
     return document(target, body)
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from theta0._training import Run
 from theta0.curvature.learning_rate import LearningRate, RateRun
+from theta0.reports.advice import worded
 from theta0.reports.screen import headline
 from theta0.reports.wording import number, printable
 
@@ -40,7 +41,7 @@ def rate_report(rate: LearningRate, runs: Sequence[Run] = (), *, target: str) ->
     if rate.warm_up is not None:
         steps, higher = rate.warm_up
         parts.append(Text(f"Raised linearly over {steps} steps, {number(higher)} trains better still."))
-    parts += [Text(sentence) for sentence in rate.advice]
+    parts += [Text(worded(sentence, target)) for sentence in rate.advice]
     if rate.runs:
         parts += [Text(), _evidence(rate)]
     if runs:
