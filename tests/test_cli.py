@@ -538,6 +538,18 @@ def test_a_code_that_is_ignored_is_left_out_and_that_is_said(tmp_path):
     assert "ignore: expected codes of findings, got no-such-code" in wrong.stderr
 
 
+def test_findings_as_annotations_of_a_workflow(tmp_path):
+    path = target(tmp_path, DEEP)
+    result = inside("diagnose", path, "--no-probe", "--format", "github")
+    assert result.exit_code == 1
+    assert all(
+        line.startswith(("::error file=", "::warning file=", "::notice file=")) for line in result.stdout.splitlines()
+    )
+    assert "activation-shift" in result.stdout
+    assert inside("diagnose", target(tmp_path, HEALTHY, "healthy.py"), "--no-probe", "--format", "github").stdout == ""
+    assert json.loads(inside("diagnose", path, "--no-probe", "--format", "json").stdout)["healthy"] is False
+
+
 def test_several_targets_have_the_worst_exit_code_and_one_json_document(tmp_path):
     healthy, ill = target(tmp_path, HEALTHY, "healthy.py"), target(tmp_path, DEEP, "ill.py")
     missing = tmp_path / "missing.py"

@@ -14,6 +14,10 @@ from torch import nn
 
 import theta0
 from theta0._records import Result, Shown
+from theta0._training import Run
+from theta0.curvature.learning_rate import LearningRate
+from theta0.reports.rate import rate_report
+from theta0.reports.screen import text_of
 
 RESULTS = {
     "diagnosis": cases.deep_sigmoid(),
@@ -242,3 +246,11 @@ def test_results_are_shown_from_any_import_of_the_library():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "<LearningRate: Train with sgd at 0.1.>\n"
+
+
+def test_a_rate_that_verification_overtakes_says_so():
+    rate = LearningRate(0.1, 1.0, 2.0, 0.0, 4, 10.0, None, "sgd", "ggn", (2.0, 2.0))
+    runs = [Run("sgd", 0.1 * factor, (2.0, 1.0), held, 2.0) for factor, held in ((1, 0.5), (2, 0.3), (4, 2.5))]
+    said = text_of(rate_report(rate, runs, target="train.py"))
+    assert "In 2 steps 0.2 reaches a lower held-out loss, 0.3 instead of 0.5." in " ".join(said.split())
+    assert "lower held-out" not in text_of(rate_report(rate, runs[::2], target="train.py"))

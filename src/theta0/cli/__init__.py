@@ -37,6 +37,7 @@ class Format(StrEnum):
 
     text = "text"
     json = "json"
+    github = "github"
 
 
 app = typer.Typer(
@@ -68,7 +69,9 @@ def diagnose(
     ignore: Annotated[
         list[str] | None, typer.Option(help="A code that is not to be reported; may be repeated.", metavar="CODE")
     ] = None,
-    format_: Annotated[Format, typer.Option("--format", help="What to print: a report or JSON.")] = Format.text,
+    format_: Annotated[
+        Format, typer.Option("--format", help="What to print: a report, JSON, or annotations for GitHub workflows.")
+    ] = Format.text,
     html: HtmlOption = None,
 ) -> None:
     """Say what is wrong with a starting point. Exit code: 0 no finding of severity error, 1 some, 2 bad target."""
@@ -84,11 +87,17 @@ def diagnose(
         result = _diagnosis(t, beside(html, t.number), options | given.read)
         return Outcome(
             lambda: diagnosis_document(result, target=t.name),
-            lambda: diagnosis_report(result, target=t.name),
+            lambda: _annotated(result, t) if format_ is Format.github else diagnosis_report(result, target=t.name),
             int(any(finding.severity in fail_on.severities for finding in result.findings)),
         )
 
     on_each(given, "looking at the starting point", diagnosed, files=(html,))
+
+
+def _annotated(result: "Diagnosis", t: "Target") -> str:
+    from theta0.reports.annotations import annotations
+
+    return "\n".join(annotations(result, target=t.name))
 
 
 def _diagnosis(t: "Target", html: Path | None, options: dict[str, Any]) -> "Diagnosis":

@@ -16,7 +16,7 @@ HtmlOption = Annotated[Path | None, typer.Option("--html", help="Also write a se
 def show(report: Any) -> None:
     """Put a report on standard output: text as it is, anything else as rich lays it out."""
     if isinstance(report, str):
-        typer.echo(report)
+        typer.echo(report, nl=bool(report))
         return
     from rich.console import Console
 

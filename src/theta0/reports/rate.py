@@ -15,6 +15,7 @@ from theta0.reports.screen import headline
 from theta0.reports.wording import number, printable
 
 RATE_COLUMNS = ("rate", "steps", "first loss", "last losses", "outcome")
+_TIE = 0.05  # of a loss
 _LAST = 8  # losses that are averaged
 _MEANING = {
     "trains": "trains",
@@ -32,7 +33,8 @@ def rate_report(rate: LearningRate, runs: Sequence[Run] = (), *, target: str) ->
     Returns:
         What a rich console prints.
     """
-    parts: list[RenderableType] = [headline(target, rate_verdict(rate), "bold"), Text(), _numbers(rate)]
+    verdict = " ".join(part for part in (rate_verdict(rate), _ahead(rate, runs)) if part)
+    parts: list[RenderableType] = [headline(target, verdict, "bold"), Text(), _numbers(rate)]
     if rate.by_batch_size:
         sizes = ", ".join(f"{number(value)} at {size} samples" for size, _, value in rate.by_batch_size)
         parts.append(Text(f"By batch size: {sizes}."))
@@ -56,6 +58,18 @@ def rate_verdict(rate: LearningRate) -> str:
         return f"No learning rate was found at which {optimizer} trains: {printable(rate.reason)}."
     certainty = "" if rate.proven else ", which no run has tried"
     return f"Train with {optimizer} at {number(rate.value)}{certainty}."
+
+
+def _ahead(rate: LearningRate, runs: Sequence[Run]) -> str:
+    """That another rate is ahead in the runs that verify a suggestion, where one is by more than a tie."""
+    own = next((run for run in runs if rate.value is not None and math.isclose(run.rate, rate.value)), None)
+    best = min(runs, key=lambda run: run.held_out if math.isfinite(run.held_out) else math.inf, default=None)
+    if own is None or best is None or not best.held_out < own.held_out - _TIE * abs(own.held_out):
+        return ""
+    return (
+        f"In {len(best.losses)} steps {number(best.rate)} reaches a lower held-out loss, {number(best.held_out)} "
+        f"instead of {number(own.held_out)}."
+    )
 
 
 def _numbers(rate: LearningRate) -> Grid:
