@@ -1,7 +1,7 @@
 """What the adapters share: which findings stop a training or fail a test, and what a trainer's optimizer brings."""
 
 import logging
-from collections.abc import Callable, Collection, Sized
+from collections.abc import Callable, Sized
 from typing import Any, Literal
 
 from torch.optim import Optimizer
@@ -14,27 +14,22 @@ FailOn = Literal["error", "warning", "never"]
 _GRAVE: dict[str, tuple[str, ...]] = {"error": ("error",), "warning": ("error", "warning"), "never": ()}
 
 
-def grave(diagnosis: Diagnosis, fail_on: FailOn, ignore: Collection[str]) -> tuple[Finding, ...]:
+def grave(diagnosis: Diagnosis, fail_on: FailOn) -> tuple[Finding, ...]:
     """The findings at which to stop."""
     if fail_on not in _GRAVE:
         raise ValueError(f"fail_on: expected 'error', 'warning' or 'never', got {fail_on!r}")
-    return tuple(f for f in diagnosis.findings if f.severity in _GRAVE[fail_on] and f.code not in ignore)
+    return tuple(f for f in diagnosis.findings if f.severity in _GRAVE[fail_on])
 
 
-def stop(
-    diagnosis: Diagnosis,
-    fail_on: FailOn,
-    ignore: Collection[str] = (),
-    error: Callable[[str], Exception] = NotTrainableError,
-) -> None:
+def stop(diagnosis: Diagnosis, fail_on: FailOn, error: Callable[[str], Exception] = NotTrainableError) -> None:
     """Raise where a finding is grave enough; log, to the logger "theta0", what is found otherwise."""
     __tracebackhide__ = True  # pytest shows the caller's line
-    found = grave(diagnosis, fail_on, ignore)
+    found = grave(diagnosis, fail_on)
     if found:
         raised = error(failure_text(diagnosis, found))
         raised.diagnosis = diagnosis  # type: ignore[attr-defined]  # an AssertionError takes it, too
         raise raised
-    told = grave(diagnosis, "warning", ignore)
+    told = grave(diagnosis, "warning")
     log = logging.getLogger("theta0")
     log.log(logging.WARNING if told else logging.INFO, "%s", failure_text(diagnosis, told) if told else repr(diagnosis))
 

@@ -1,6 +1,6 @@
 """PyTorch Lightning: a callback that diagnoses before the first step, and a diagnosis without a Trainer."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import nullcontext
 from inspect import signature
 from typing import Any
@@ -16,24 +16,24 @@ from theta0.integrations._stopping import FailOn, scheduled_rate, stop, unexhaus
 class DiagnoseStart(Callback):
     """Diagnose the module when `Trainer.fit` starts to train, and stop where it will not train.
 
-    All is left as it was: the fit goes on as it would have without. What `training_step` logs by `self.log` meanwhile
-    is dropped. The result is `diagnosis`.
+    The fit goes on as it would have without; what `self.log` is given meanwhile is dropped. The result is `diagnosis`.
 
     Args:
         fail_on: "error" raises `theta0.NotTrainableError` on an error, "warning" on a warning too; "never" only logs.
-        ignore: codes at which not to stop.
-        options: further arguments of `theta0.diagnose`, such as `probe_steps=0`.
+        options: further arguments of `theta0.diagnose`, such as `probe_steps=0` or `ignore=[code]`.
     """
 
-    def __init__(self, fail_on: FailOn = "error", *, ignore: Collection[str] = (), **options: Any) -> None:
-        self.fail_on, self.ignore, self.options = fail_on, ignore, options
+    def __init__(self, fail_on: FailOn = "error", **options: Any) -> None:
+        self.fail_on, self.options = fail_on, options
         self.diagnosis: Diagnosis | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Lightning's hook, at which optimizers and loaders are there and no step is made."""
         if trainer.is_global_zero:
-            self.diagnosis = _diagnosed(pl_module, trainer.train_dataloader, trainer.optimizers, trainer, self.options)
-            stop(self.diagnosis, self.fail_on, self.ignore)
+            clip = trainer.gradient_clip_val if trainer.gradient_clip_algorithm in (None, "norm") else None
+            options = {"clip_norm": clip or None, "accumulate": trainer.accumulate_grad_batches} | self.options
+            self.diagnosis = _diagnosed(pl_module, trainer.train_dataloader, trainer.optimizers, trainer, options)
+            stop(self.diagnosis, self.fail_on)
 
 
 def diagnose(module: LightningModule, data: LightningDataModule | Any, **options: Any) -> Diagnosis:

@@ -1,6 +1,6 @@
 """pytest: a network that will not train fails a test. torch is imported when a test asks, not when pytest starts."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +18,6 @@ def assert_trainable(
     loss: Any = None,
     *,
     fail_on: "FailOn" = "error",
-    ignore: Collection[str] = (),
     **options: Any,
 ) -> "Diagnosis":
     """Fail where a diagnosis finds that a network will not train; the failure says in ten lines why and what to do.
@@ -28,8 +27,8 @@ def assert_trainable(
         batches: as in `theta0.diagnose`.
         loss: likewise.
         fail_on: "error", or "warning" for warnings too.
-        ignore: codes of findings that are accepted.
-        options: further arguments of `theta0.diagnose`, such as `optimizer` and `learning_rate`.
+        options: further arguments of `theta0.diagnose`, such as `optimizer` and `learning_rate`, or `ignore` for the
+            codes of findings that are accepted.
 
     Returns:
         The diagnosis; of a failure, the error's `diagnosis`.
@@ -48,7 +47,7 @@ def assert_trainable(
     from theta0.integrations._stopping import stop
 
     diagnosis = diagnose(model, batches, loss, **options)
-    stop(diagnosis, fail_on, ignore, AssertionError)
+    stop(diagnosis, fail_on, AssertionError)
     return diagnosis
 
 
