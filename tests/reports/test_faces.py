@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import theta0
-from theta0._records import Result, Shown
+from theta0._records import Result, Shown, by_layer
 from theta0._training import Run
 from theta0.curvature.learning_rate import LearningRate
 from theta0.reports.rate import rate_report
@@ -187,9 +187,9 @@ def test_tables_give_types_and_shapes_and_mark_what_is_out_of_bounds():
     assert diagnosis.layer_types["0"] == "Conv2d 4×1×3×3"
     lines = str(diagnosis).splitlines()
     shift = next(finding for finding in diagnosis.findings if finding.code == "activation-shift")
-    table = diagnosis.to_frame()["shift_share"]
+    table = by_layer(diagnosis.records)
     rows = {line.split("Linear")[0].split()[-1]: line for line in lines if "Linear 16×16" in line}
-    assert all((f"{table[layer]:.2f}!" in row) == (layer in shift.layers) for layer, row in rows.items())
+    assert all((f"{table[layer]['shift_share']:.2f}!" in row) == (layer in shift.layers) for layer, row in rows.items())
     assert len(rows) > 5
     assert "Linear 3×16" in str(diagnosis)
 
