@@ -1,4 +1,4 @@
-# make demo | make test | make test-all; nothing else needs to be set up.
+# make demo | make test | make test-all | make test-adapters; nothing else needs to be set up.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 # With byte code kept, checked signatures included, a suite that runs again starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test test-all demo docs-findings docs-bibliography lint bench clean
+.PHONY: setup test test-all test-adapters demo docs-findings docs-bibliography lint bench clean
 
 setup: $(READY)
 
@@ -30,6 +30,11 @@ test: lint
 # Everything, with the shapes that signatures state checked at every call.
 test-all: lint
 	$(PYTEST) --shapes
+
+# The trainers of others, with their own libraries: Lightning, transformers, accelerate, peft, notebooks.
+test-adapters: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[papers,dev,lightning,huggingface,adapters]'
+	$(PYTEST) tests/integrations tests/captures tests/reports/test_notebook.py tests/reports/test_faces.py
 
 # diagnose leaves with 1 because the example is ill on purpose; treat must leave with 0.
 demo: setup
