@@ -104,7 +104,7 @@ def merged_samples(a: SampleMoments, b: SampleMoments) -> SampleMoments:
 
 def square_sum(values: Tensor) -> float:
     """The sum of squares, to a relative error of 1e-7 whatever the size of the entries; not finite where one is not."""
-    if values.numel() <= _EXACT or values.dtype == torch.float64:
+    if _is_exact(values):
         return float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
     rows, rest = _rows(_wide(values))
     total = float(torch.linalg.vector_norm(rows, dim=1).double().square().sum())
@@ -116,20 +116,24 @@ def square_sum(values: Tensor) -> float:
 
 def mean_of(values: Tensor) -> float:
     """The mean of all entries, to 1e-7 of their size."""
-    if values.numel() <= _EXACT or values.dtype == torch.float64:
+    if _is_exact(values):
         return float(values.mean(dtype=torch.float64))
     rows, rest = _rows(_wide(values))
     return float(rows.mean(1).double().sum() * rows.shape[1] + rest.sum(dtype=torch.float64)) / values.numel()
 
 
-def variance_of(values: Tensor) -> tuple[float, float]:
-    """Variance and mean square over all entries; the variance stays precise where it is far below the mean square."""
+def spread_of(values: Tensor) -> tuple[float, float, float]:
+    """Mean, variance and mean square over all entries.
+
+    The variance stays precise where it is far below the mean square.
+    """
+    values = values.detach()
+    values = values.double() if _is_exact(values) else values  # one copy is cheaper than two reductions that convert
     mean, mean_square = mean_of(values), square_sum(values) / max(1, values.numel())
     variance = mean_square - mean**2
     if variance > _CANCELLED * mean_square or not math.isfinite(variance):
-        return variance, mean_square
-    exact = values.detach().double()
-    return float(exact.var(correction=0)), mean_square
+        return mean, variance, mean_square
+    return mean, float(values.double().var(correction=0)), mean_square
 
 
 def largest_magnitude(values: Tensor) -> float:
@@ -138,6 +142,11 @@ def largest_magnitude(values: Tensor) -> float:
         return 0.0
     low, high = torch.aminmax(values.detach())
     return max(-float(low), float(high))
+
+
+def _is_exact(values: Tensor) -> bool:
+    """Whether a tensor is reduced in float64: where it is small, or is float64 already."""
+    return values.numel() <= _EXACT or values.dtype == torch.float64
 
 
 def _wide(values: Tensor) -> Tensor:

@@ -15,22 +15,24 @@ from torch.nn.parameter import is_lazy
 from theta0._trace.interpreter import eager, no_dropout
 
 # Where nn.Module keeps what can be registered: copied one level deeper than other attributes.
-_REGISTRIES = (
-    "_parameters",
-    "_buffers",
-    "_modules",
-    "_non_persistent_buffers_set",
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
+_REGISTRIES = frozenset(
+    (
+        "_parameters",
+        "_buffers",
+        "_modules",
+        "_non_persistent_buffers_set",
+        "_forward_hooks",
+        "_forward_hooks_with_kwargs",
+        "_forward_hooks_always_called",
+        "_forward_pre_hooks",
+        "_forward_pre_hooks_with_kwargs",
+        "_backward_hooks",
+        "_backward_pre_hooks",
+        "_state_dict_hooks",
+        "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+    )
 )
 
 
@@ -161,9 +163,13 @@ def snapshot(model: nn.Module) -> Callable[[], None]:
     Memory: one copy of the parameters and buffers.
     """
     modules = [(module, module.__class__, _copied(module.__dict__)) for module in model.modules()]
-    initialized = [t for t in [*model.parameters(), *model.buffers()] if not is_lazy(t) and not t.is_meta]
+    parameters, buffers = (
+        {id(t): t for module, _, _ in modules for t in getattr(module, registry).values() if t is not None}.values()
+        for registry in ("_parameters", "_buffers")
+    )
+    initialized = [t for t in (*parameters, *buffers) if not is_lazy(t) and not t.is_meta]
     tensors = [(tensor, tensor.detach().clone()) for tensor in initialized]
-    leaves = [(p, p.grad, p.requires_grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
+    leaves = [(p, p.grad, p.requires_grad, None if p.grad is None else p.grad.clone()) for p in parameters]
 
     def restore() -> None:
         for module, kind, attributes in modules:

@@ -10,6 +10,7 @@ from cases import CASES, case, each_case, flat, normal
 from references import dense
 from theta0._records import by_layer
 from theta0.measurements import signals
+from theta0.measurements.signals import QUANTILES
 
 DETERMINISTIC = ("transformer", "spectral_norm", "norm and dropout", "mixed modes", "lazy", "compiled", "half")
 DENSE = [c for c in CASES if not c.name.startswith(DETERMINISTIC)] + [
@@ -165,6 +166,21 @@ def test_functions_count_like_modules(module, functional):
             return self.b(self.phi(self.a(5 * x)))
 
     assert signals(Called(module), flat(), "cross_entropy") == signals(Called(functional), flat(), "cross_entropy")
+
+
+@pytest.mark.parametrize("special", [(), (math.inf,), (-math.inf, -math.inf), (math.nan,)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_quantiles_are_those_of_torch(special, dtype):
+    bias = torch.cat([normal(97), torch.tensor(special)]).to(dtype)
+    layer = nn.Linear(1, len(bias), dtype=dtype)
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.copy_(bias)
+    x = torch.ones(3, 1, dtype=dtype)
+    found = table(layer, [(x, x)], lambda out, _: out.float().mean())["(model)"]
+    names, points = zip(*QUANTILES.items(), strict=True)
+    expected = torch.quantile(bias.repeat(3).double(), torch.tensor(points, dtype=torch.float64)).tolist()
+    assert [found[f"preactivation_{name}"] for name in names] == pytest.approx(expected, rel=1e-12, nan_ok=True)
 
 
 def test_relative_spread_of_a_billionth_is_seen():

@@ -7,7 +7,7 @@ nothing is installed on the user's model. Scripted modules are invisible.
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -31,6 +31,7 @@ _mode_stack, _pop_mode, _push_mode = (
     _overrides._push_mode,
 )
 PROCEED = object()  # a handler that replaces some functions returns it for the others
+_PLAIN = frozenset((int, float, bool, str, type(None)))  # most arguments; whether one is a mapping takes longer to ask
 _TRACING: ContextVar[bool] = ContextVar("theta0 traces a forward pass", default=False)
 
 
@@ -82,8 +83,12 @@ class Step:  # not frozen: one is made for every function, and freezing costs mo
 
     def notes(self, handler: Handler) -> list[tuple[Tensor, Any]]:
         """The arguments of which a handler noted something, with what it noted."""
-        found = ((tensor, self.interpreter.note_of(tensor, handler)) for tensor in self.tensors)
-        return [(tensor, note) for tensor, note in found if note is not None]
+        note_of, found = self.interpreter.note_of, []
+        for tensor in self.tensors:
+            note = note_of(tensor, handler)
+            if note is not None:
+                found.append((tensor, note))
+        return found
 
     @property
     def path(self) -> str:
@@ -143,8 +148,10 @@ class Interpreter(TorchFunctionMode):  # a class because torch's interception po
                 result = handler.replace(step)
         if result is PROCEED:
             result = self.proceed(step)
+        changed = step.arguments[:1] if result is None else (result,)  # assignments to a slice return nothing
+        results = tensors_in(changed, {})
         for handler in handlers:
-            self._annotate(step, result, handler)
+            self._annotate(step, result, results, handler)
         return result
 
     def proceed(self, step: Step) -> Any:
@@ -170,13 +177,12 @@ class Interpreter(TorchFunctionMode):  # a class because torch's interception po
         finally:
             F.linear, self.attention = original, outer
 
-    def _annotate(self, step: Step, result: Any, handler: Handler) -> None:
+    def _annotate(self, step: Step, result: Any, results: Sequence[Tensor], handler: Handler) -> None:
         note = handler.after(step, result) if handler.after is not None else None
         if note is None and handler.join is not None:
             known = [found for _, found in step.notes(handler)]
             note = handler.join(known) if known else None
-        changed = step.arguments[:1] if result is None else (result,)  # assignments to a slice return nothing
-        for tensor in tensors_in(changed, {}):
+        for tensor in results:
             self.annotate(tensor, handler, note)
 
     def annotate(self, tensor: Tensor, handler: Handler, note: Any) -> None:
@@ -224,16 +230,20 @@ class Interpreter(TorchFunctionMode):  # a class because torch's interception po
 def tensors_in(arguments: Sequence[Any], options: Mapping[str, Any]) -> tuple[Tensor, ...]:
     """The tensors among arguments, inside lists, tuples and mappings too, each once, in order."""
     found: dict[int, Tensor] = {}
-    pending: list[Any] = [*arguments, *options.values()][::-1]
-    while pending:
-        value = pending.pop()
+    _gather(arguments, found)
+    if options:
+        _gather(options.values(), found)
+    return tuple(found.values())
+
+
+def _gather(values: Iterable[Any], found: dict[int, Tensor]) -> None:
+    for value in values:
         if isinstance(value, Tensor):
             found[id(value)] = value
         elif isinstance(value, (list, tuple)):
-            pending.extend(reversed(value))
-        elif isinstance(value, Mapping):
-            pending.extend(reversed(list(value.values())))
-    return tuple(found.values())
+            _gather(value, found)
+        elif type(value) not in _PLAIN and isinstance(value, Mapping):
+            _gather(value.values(), found)
 
 
 @contextmanager

@@ -32,9 +32,11 @@ class Owners:  # a class because hooks and look-ups share the stack of running m
         self._making = 0
         self._made: dict[int, tuple[Tensor, nn.Module, str]] = {}  # by parametrizations; held so that ids stay unique
         self._held: dict[int, list[tuple[nn.Module, str]]] = {}
+        self._owners: dict[tuple[nn.Module, str], Owner] = {}
         for module in self._paths:
-            for name, parameter in module.named_parameters(recurse=False):
-                self._held.setdefault(id(parameter), []).append((module, name))
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    self._held.setdefault(id(parameter), []).append((module, name))
         self._parametrized = {
             child: (module, name)
             for module in self._paths
@@ -105,6 +107,12 @@ class Owners:  # a class because hooks and look-ups share the stack of running m
         return next((entry for entry in held if self._running and entry[0] is self._running[-1]), held[0])
 
     def _owner(self, module: nn.Module, attribute: str) -> Owner:
+        known = self._owners.get((module, attribute))
+        if known is None:
+            known = self._owners[module, attribute] = self._new_owner(module, attribute)
+        return known
+
+    def _new_owner(self, module: nn.Module, attribute: str) -> Owner:
         path = self._paths[module]
         short = attribute.removesuffix("_weight") if attribute != "weight" else ""
         layer = ".".join(part for part in (path, short) if part) or ROOT

@@ -146,9 +146,14 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         return "loss" in self.network
 
     @cached_property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The model's parameters by name; a walk over a model's modules for each rule would add up."""
+        return dict(self.model.named_parameters())
+
+    @cached_property
     def trained(self) -> list[str]:
         """The parameters that are trained."""
-        return [name for name, p in self.model.named_parameters() if p.requires_grad]
+        return [name for name, p in self.parameters.items() if p.requires_grad]
 
     @property
     def left(self) -> int:

@@ -25,7 +25,7 @@ def opens_itself(evidence: Evidence) -> bool:
 
 def _factors(evidence: Evidence) -> list[str]:
     found, endings = [], {ending.name for ending in evidence.residual_stream.endings}
-    for name, parameter in evidence.model.named_parameters():
+    for name, parameter in evidence.parameters.items():
         numbers = evidence.table.get(name, {})
         rms, mean, gradient = (numbers.get(key, 0.0) for key in ("value_rms", "value_mean", "gradient_norm"))
         small = (

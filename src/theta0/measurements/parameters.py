@@ -12,8 +12,8 @@ from theta0._records import Record
 _SAME = 0.3  # relative: where only the biases differ, the gradients of equal units are nearly the same
 
 
-def parameter_records(model: nn.Module, gradients: Mapping[str, Tensor]) -> list[Record]:
-    """Numbers of every parameter that holds floating values.
+def parameter_records(model: nn.Module, gradients: Mapping[str, Tensor], norms: Mapping[str, float]) -> list[Record]:
+    """Numbers of every parameter that holds floating values; `norms` are those of the gradients.
 
     `gradient_norm` (where it has a gradient), `value_rms`, `value_mean`, `value_max` (largest magnitude),
     `nonfinite_share` and `identical_share` (only where they are not zero).
@@ -25,7 +25,7 @@ def parameter_records(model: nn.Module, gradients: Mapping[str, Tensor]) -> list
             continue
         gradient = gradients.get(name)
         if gradient is not None:
-            records.append(Record(name, "gradient_norm", norm(gradient)))
+            records.append(Record(name, "gradient_norm", norms[name]))
         length = norm(values)
         records.append(Record(name, "value_rms", length / values.numel() ** 0.5))
         records.append(Record(name, "value_mean", mean_of(values)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
@@ -18,12 +19,11 @@ from theta0._moments import (
     Moments,
     SampleMoments,
     largest_magnitude,
-    mean_of,
     merged,
     merged_samples,
     sample_moments,
+    spread_of,
     square_sum,
-    variance_of,
 )
 from theta0._records import Record
 from theta0._state import preserve_state
@@ -184,7 +184,7 @@ def _gradients(value: Tensor, parameters: Mapping[str, nn.Parameter], leaves: Se
 def _all_records(model: nn.Module, layers: dict[str, _Layer], totals: _Totals, loss: Loss) -> list[Record]:
     norms = {name: norm(gradient) for name, gradient in totals.gradients.items()}
     records = [record for name, layer in layers.items() for record in _layer_records(name, layer)]
-    records += _layer_gradients(layers, norms) + _factors(records) + parameter_records(model, totals.gradients)
+    records += _layer_gradients(layers, norms) + _factors(records) + parameter_records(model, totals.gradients, norms)
     agreement = gradient_agreement(totals.squares, math.fsum(value**2 for value in norms.values()))
     at_outputs = math.sqrt(math.fsum(totals.output_squares))
     behind = [Record("", "output_gradient_norm", at_outputs)] if totals.output_squares else []
@@ -253,7 +253,7 @@ def _observe(layer: _Layer, call: LinearCall, samples: int) -> None:
 
 def _observe_gradient(layer: _Layer, gradient: Tensor) -> None:
     gradient = gradient.detach()
-    mean, (variance, mean_square) = mean_of(gradient), variance_of(gradient)
+    mean, variance, mean_square = spread_of(gradient)
     count = gradient.numel()
     new = Moments(count, torch.tensor(mean, dtype=torch.float64), torch.tensor(variance * count, dtype=torch.float64))
     layer.gradient_moments = new if layer.gradient_moments is None else merged(layer.gradient_moments, new)
@@ -293,10 +293,9 @@ def _alive(call: NonlinearityCall, z: Tensor, unit_axis: int, derivative: Tensor
 def _sampled(values: Tensor) -> Tensor:
     """Entries drawn from a fixed generator; evenly spaced ones would all lie at one unit or position."""
     if values.numel() <= _SAMPLED:
-        return values.flatten().double()
+        return values.flatten().clone()  # what comes next may overwrite it
     drawn = torch.randint(values.numel(), (_SAMPLED,), generator=torch.Generator().manual_seed(values.numel()))
-    places = torch.unravel_index(drawn.to(values.device), values.shape)
-    return values[places].double()
+    return values.take(drawn.to(values.device))
 
 
 def _layer_records(name: str, layer: _Layer) -> list[Record]:
@@ -362,10 +361,15 @@ def _by_unit(layer: _Layer) -> SampleMoments:
 
 
 def _quantiles(name: str, sampled: list[Tensor]) -> dict[str, float]:
-    values = torch.cat(sampled)
-    points = torch.tensor(list(QUANTILES.values()), dtype=torch.float64, device=values.device)
-    found = torch.quantile(values, points) if values.numel() else points * math.nan
-    return {f"{name}_{key}": float(value) for key, value in zip(QUANTILES, found, strict=True)}
+    """As `torch.quantile`, sorted in float32 where the values are; numpy does that in a fifth of the time."""
+    joined = torch.cat(sampled)
+    values = np.sort(joined.to(torch.promote_types(joined.dtype, torch.float32)).numpy(force=True))
+    if not len(values) or np.isnan(values[-1]):  # NaN comes last
+        return {f"{name}_{key}": math.nan for key in QUANTILES}
+    places = torch.tensor(list(QUANTILES.values()), dtype=torch.float64) * (len(values) - 1)
+    low, high = (torch.from_numpy(values[ends.long().numpy()]).double() for ends in (places.floor(), places.ceil()))
+    found = torch.lerp(low, high, places.frac()).tolist()
+    return {f"{name}_{key}": value for key, value in zip(QUANTILES, found, strict=True)}
 
 
 def _layer_gradients(layers: dict[str, _Layer], norms: dict[str, float]) -> list[Record]:

@@ -11,7 +11,7 @@ from theta0.diagnosis.rule import Place, Rule, RuleDoc, listed
 def judge(evidence: Evidence) -> Finding | None:
     """One finding for all with `requires_grad=False`; an error where nothing is left to train."""
     trained = set(evidence.trained)
-    frozen = [name for name, _ in evidence.model.named_parameters() if name not in trained]
+    frozen = [name for name, _ in evidence.parameters.items() if name not in trained]
     if not frozen or not (trained or evidence.has_loss):
         return None
     alone = bool(trained) and _no_weight_is_trained(evidence) and not _has_learnt(evidence)
@@ -43,7 +43,7 @@ def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> F
 
 def _weights(evidence: Evidence, trained: bool) -> list[str]:
     names = set(evidence.trained)
-    return [name for name, p in evidence.model.named_parameters() if p.dim() > 1 and (name in names) == trained]
+    return [name for name, p in evidence.parameters.items() if p.dim() > 1 and (name in names) == trained]
 
 
 def _no_weight_is_trained(evidence: Evidence) -> bool:

@@ -26,7 +26,7 @@ def _finding(evidence: Evidence, paths: GradientPaths, cuts: Sequence[Cut]) -> F
     """Parameters that get no gradient by any path; the earliest of several cuts of a kind is named."""
     lost = [name for name in evidence.trained if any(name in cut.parameters for cut in cuts)]
     first = min((cut for cut in cuts), key=lambda cut: cut.operation.number)
-    named = dict(evidence.model.named_parameters())
+    named = evidence.parameters
     total = sum(named[name].numel() for name in evidence.trained)
     share = max(len(lost) / len(evidence.trained), sum(named[name].numel() for name in lost) / max(1, total))
     layer = first.operation.path or first.parameters[-1].rpartition(".")[0]

@@ -106,7 +106,7 @@ def _first_step(evidence: Evidence, rate: float) -> Finding | None:
     if evidence.optimizer not in _LASTING:
         return None
     moved = []
-    for name, p in evidence.model.named_parameters():
+    for name, p in evidence.parameters.items():
         numbers = evidence.table.get(name, {})
         size = numbers.get("value_rms", 0.0) * p.numel() ** 0.5
         if p.requires_grad and p.dim() > 1 and size > 0:

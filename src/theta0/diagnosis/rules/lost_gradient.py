@@ -78,7 +78,7 @@ _ADVICE = (
 
 def _weights(evidence: Evidence) -> dict[str, int]:
     """How many entries each trained parameter has."""
-    return {name: p.numel() for name, p in evidence.model.named_parameters() if p.requires_grad}
+    return {name: p.numel() for name, p in evidence.parameters.items() if p.requires_grad}
 
 
 def _gradient(evidence: Evidence) -> float:

@@ -15,7 +15,7 @@ _ADAPTIVE = {"adam": (0.1, 1e-3), "adamw": (0.1, 1e-3), "rmsprop": (1.0, 1e-2)} 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Half-precision weights: squares that underflow first, then steps below half a spacing."""
-    half = {n: p for n, p in evidence.model.named_parameters() if p.requires_grad and p.dtype in _HALF}
+    half = {n: p for n, p in evidence.parameters.items() if p.requires_grad and p.dtype in _HALF}
     if not half or not evidence.has_loss or not evidence.finite:
         return None
     return _squares(evidence, half) or _steps(evidence, half)

@@ -16,7 +16,7 @@ def _lacking(evidence: Evidence) -> Finding | None:
     lacking = [name for name in evidence.kind.lacking if evidence.table.get(name, {}).get("gradient_norm")]
     if not lacking:
         return None
-    named = dict(evidence.model.named_parameters())
+    named = evidence.parameters
     entries, total = (sum(named[name].numel() for name in names) for names in (lacking, evidence.trained))
     return Finding(
         code="unregistered-parameters",

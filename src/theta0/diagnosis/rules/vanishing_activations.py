@@ -53,7 +53,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def _between(evidence: Evidence, before: Link, behind: Link) -> bool:
     """Whether the signal is whole at one layer and gone at the next, whose weights are not small."""
-    weight = dict(evidence.model.named_parameters()).get(f"{behind.layer.partition('#')[0]}.weight")
+    weight = evidence.parameters.get(f"{behind.layer.partition('#')[0]}.weight")
     if weight is None or weight.dim() < 2 or not behind.relative_spread < ABRUPT * before.relative_spread:
         return False
     size = evidence.table[f"{behind.layer.partition('#')[0]}.weight"].get("value_rms", 0.0)
