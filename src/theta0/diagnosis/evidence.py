@@ -235,11 +235,6 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         self.spend(found.cost)
         return found
 
-    @cached_property
-    def rate_trial(self) -> dict[float, ExperimentRun]:
-        """The probe's runs by learning rate: the given one and, where it does not train, its multiples."""
-        return {} if self.probe is None else {run.rate: run for run in self.probe.runs}
-
     @property
     def nothing_trains(self) -> bool:
         """Whether short runs were made and none of them trains; False without a probe."""

@@ -3,6 +3,7 @@
 import math
 
 from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.results import Finding, Severity
 from theta0.experiments.probe import ExperimentRun, Probe
 
 
@@ -38,6 +39,23 @@ def fall(run: ExperimentRun, first: float) -> str:
     reached = f"{run.final:.3g}" if math.isfinite(run.final) else "no finite number"
     return (
         f"in {len(run.losses)} steps of {run.optimizer} at {run.rate:.2g} the loss goes from {first:.3g} to {reached}"
+    )
+
+
+def better_rate(severity: Severity, run: ExperimentRun, better: ExperimentRun, probe: Probe) -> Finding:
+    """The finding that the rate of a run is too high or too low, since another one was seen to do better."""
+    direction = "low" if run.rate < better.rate else "high"
+    both = f"{fall(run, probe.first)}, and {fall(better, probe.first)}"
+    return Finding(
+        code=f"learning-rate-too-{direction}",
+        severity=severity,
+        layer="",
+        value=run.rate / better.rate,
+        threshold=1.0,
+        message=f"The learning rate {run.rate:g} is too {direction}: {both}. Train at about {better.rate:.2g}.",
+        remedy="theta0 rate TARGET --verify",
+        source="a trial of both rates",
+        evidence=(run, better),
     )
 
 

@@ -87,11 +87,6 @@ class Probe:
     reason: str = ""
 
     @property
-    def trains_at_another_rate(self) -> bool:
-        """Whether a run at a rate that was not given trains."""
-        return any(run.outcome == "trains" and run.rate != self.given for run in self.runs)
-
-    @property
     def fails(self) -> bool:
         """Whether no rate trains, none is on its way, and a few samples alone are not learnt either."""
         hopeless = all(run.outcome in ("stuck", "slow", "diverges") for run in self.runs)

@@ -6,7 +6,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.evidence import Evidence
-from theta0.diagnosis.outcome import fall
+from theta0.diagnosis.outcome import better_rate, fall
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded
 from theta0.experiments.probe import ExperimentRun, Probe
@@ -49,18 +49,7 @@ def _tried(suspected: Finding | None, run: ExperimentRun, probe: Probe) -> Findi
         verdict = "the rate is not what is wrong" if run.outcome == "trains" else "no lower rate does better"
         shown = f"Tried all the same, {fall(run, probe.first)}: {verdict}."
         return replace(suspected, severity="note", message=f"{suspected.message} {shown}", evidence=probe.runs)
-    message = f"The learning rate {run.rate:g} is too high: {fall(run, probe.first)}, and {fall(better, probe.first)}."
-    return Finding(
-        code="learning-rate-too-high",
-        severity="error",
-        layer="",
-        value=run.rate / better.rate,
-        threshold=1.0,
-        message=f"{message} Train at about {better.rate:.2g}.",
-        remedy="theta0 rate TARGET --verify",
-        source="a trial of both rates",
-        evidence=(run, better),
-    )
+    return better_rate("error", run, better, probe)
 
 
 def _clearly(better: ExperimentRun, run: ExperimentRun, probe: Probe) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from theta0.diagnosis.evidence import Evidence
-from theta0.diagnosis.outcome import fall
+from theta0.diagnosis.outcome import better_rate
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, only_beside_notes
 from theta0.experiments.probe import ExperimentRun, Probe
@@ -30,18 +30,7 @@ def _tried(run: ExperimentRun, probe: Probe) -> Finding | None:
     times = max(1.0, len(run.losses) / len(better.losses))  # as many steps
     if way > (SLOWLY if farther > HALFWAY else HARDLY) or farther < MUCH or times * farther < AHEAD * way:
         return None
-    message = f"The learning rate {run.rate:g} is too low: {fall(run, probe.first)}, and {fall(better, probe.first)}."
-    return Finding(
-        code="learning-rate-too-low",
-        severity="warning",
-        layer="",
-        value=run.rate / better.rate,
-        threshold=1.0,
-        message=f"{message} Train at about {better.rate:.2g}.",
-        remedy="theta0 rate TARGET --verify",
-        source="a trial of both rates",
-        evidence=(run, better),
-    )
+    return better_rate("warning", run, better, probe)
 
 
 def _suspected(evidence: Evidence) -> Finding | None:
