@@ -119,6 +119,14 @@ def net(): return Slow(8, 2)
     assert {p.name for p in tmp_path.iterdir() if p.suffix} == {"target.py"}
 
 
+def test_explain_says_what_training_needs(tmp_path):
+    path, page = target(tmp_path, HEALTHY), tmp_path / "page.html"
+    found = inside("explain", path, "--gradients", 60, "--json", "--html", page)
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["trains"] is True
+    assert "trains" in page.read_text()
+
+
 @pytest.mark.slow
 def test_bad_input_in_a_real_process(tmp_path):
     code, out, err = run("diagnose", target(tmp_path, HEALTHY + "1 / 0\n"), "--json")

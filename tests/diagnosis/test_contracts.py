@@ -75,7 +75,6 @@ MATCHES = {
 }
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", MISMATCHES)
 def test_values_that_a_loss_does_not_take_are_named(name):
     model, targets, loss, said = MISMATCHES[name]
@@ -84,7 +83,6 @@ def test_values_that_a_loss_does_not_take_are_named(name):
     assert said in first.message
 
 
-@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", MATCHES)
 def test_values_that_it_takes_are_no_finding(name):
     assert [f.code for f in found(mlp_of(name), X, *MATCHES[name][1:])] == []

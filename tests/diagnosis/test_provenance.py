@@ -51,6 +51,7 @@ def found(model, batches=None, loss="cross_entropy", **options):
 
 # ── Numbers that are not finite ──────────────────────────────────────────────────────────────────────────────────────
 MASKED = float("-inf")
+ENDLESS = torch.full((64, 32), float("inf"))  # as a mask: what combines two of them makes NaN
 FORWARD = {
     "log": (lambda s, x: s.c(s.a(x).log()), "above 0"),
     "sqrt": (lambda s, x: s.c(s.a(x).sqrt()), "of 0 or more"),
@@ -61,6 +62,19 @@ FORWARD = {
     "std": (lambda s, x: s.c(s.b(s.a(x)) / s.a(x)[:, :1].std(1, keepdim=True)), "a single value"),
     "mean": (lambda s, x: s.c(s.a(x)) + s.a(x)[:, 32:].mean(), "runs over nothing"),
     "softmax": (lambda s, x: s.c(s.a(x).masked_fill(x[:, :1] > 0, MASKED).softmax(-1)), "nothing but -inf"),
+    "pow": (lambda s, x: s.c(torch.pow(s.a(x), 0.5)), "has no power that is not whole"),
+    "float_power": (lambda s, x: s.c(torch.float_power(0 * s.a(x), -1).float()), "0 has no negative power"),
+    "reciprocal": (lambda s, x: s.c(torch.relu(s.a(x)).reciprocal()), "the divisor is 0"),
+    "sub": (lambda s, x: s.c(torch.sub(s.a(x) + ENDLESS, s.a(x) + ENDLESS)), "combines infinities"),
+}
+LOSSES = {
+    "ctc_loss": (
+        lambda o, t: F.ctc_loss(
+            o.log_softmax(1)[:, None], torch.ones(1, 40).long(), torch.tensor([64]), torch.tensor([40]), reduction="sum"
+        ),
+        "do not fit into outputs of 64 steps",
+    ),
+    "cross_entropy": (lambda o, t: F.cross_entropy(o, torch.full_like(t, -100)), "every target is ignored"),
 }
 
 
@@ -74,6 +88,14 @@ def test_the_operation_that_makes_it_is_named_with_its_reason_and_line(name):
     assert why in finding.message
     assert "test_provenance.py:" in finding.source_line
     assert name in finding.source_line or name == "div"
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_why_a_loss_is_not_finite(name):
+    loss, why = LOSSES[name]
+    origin = non_finite_origin(net(lambda s, x: s.c(hidden(s, x))), _batches(), loss)
+    assert origin.operation.name == name
+    assert why in origin.why
 
 
 BACKWARD = {
