@@ -13,10 +13,10 @@ from theta0.experiments import suggest_learning_rate
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1] * 4)
 
 
-def linear(outputs: int = 2) -> nn.Linear:
+def linear(outputs: int = 2, inputs: int = 3) -> nn.Linear:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return nn.Linear(3, outputs)
+        return nn.Linear(inputs, outputs)
 
 
 class Once(torch.autograd.Function):
@@ -48,7 +48,7 @@ class Wrong(torch.autograd.Function):
 class Apply(nn.Module):
     def __init__(self, function, outputs=2):
         super().__init__()
-        self.inner, self.outer, self.function = linear(4), nn.Linear(4, outputs), function
+        self.inner, self.outer, self.function = linear(4), linear(outputs, 4), function
 
     def forward(self, x):
         return self.outer(self.function(self.inner(x)))

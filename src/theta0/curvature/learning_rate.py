@@ -257,9 +257,11 @@ def _over_batches(
     options: dict[str, Any],
     certify: tuple[float, float] | None = None,
 ) -> list[TopEigenvalue]:
-    """λ of each batch; all but the first start from the first's eigenvector."""
+    """λ of each batch; each starts from the eigenvector of the one before."""
     found = [top_eigenvalue(model, data[:1], loss, certify=certify, **options)]
-    return found + [top_eigenvalue(model, [batch], loss, start=found[0], **options) for batch in data[1:]]
+    for batch in data[1:]:
+        found.append(top_eigenvalue(model, [batch], loss, start=found[-1], **options))
+    return found
 
 
 def _positive(top: float, matrix: str) -> float:
