@@ -78,6 +78,7 @@ def test_help_is_quick_and_does_not_wait_for_torch():
     assert min(times) < 1
 
 
+@pytest.mark.slow  # `make demo` treats in a real process too
 def test_treat_in_a_real_process(tmp_path):
     out_file = tmp_path / "built" / "start.safetensors"
     code, out, err = run("treat", target(tmp_path, SIX), "--json", "--with", "lcw", "--steps", 20, "--out", out_file)

@@ -24,7 +24,7 @@ def test_merging_is_concatenating(values, offset):
     assert float(total.mean) == pytest.approx(float(mean), abs=float(1e-14 * size))
     variance, rounding = ((whole - mean) ** 2).mean(), (1e-14 * size) ** 2 * 1e2
     assert float(total.variance) == pytest.approx(
-        float(variance), rel=1e-9, abs=float(1e-15 * size * variance**0.5 + rounding)
+        float(variance), rel=1e-9, abs=float(1e-15 * size * variance**0.5 + rounding + 1e-300)
     )
 
 

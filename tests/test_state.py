@@ -56,7 +56,7 @@ def prepared(c: Case) -> tuple[nn.Module, list[str]]:
     return model, seen
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 @each_observation
 @each_diverse_case
 def test_every_observation_leaves_the_model_and_the_generators_as_they_came(case, observe):

@@ -46,7 +46,7 @@ def shown(rate: LearningRate, *runs: Run) -> str:
 def test_everything_that_is_known_is_said():
     text = shown(FOUND)
     for part in (
-        "x.py: train with sgd at 0.1.",
+        "x.py: Train with sgd at 0.1.",
         "the least loss after 40 steps",
         "12 products, 123 gradients in all",
         "λ, largest eigenvalue of the ggn",
@@ -65,7 +65,7 @@ def test_everything_that_is_known_is_said():
 
 def test_without_a_rate_the_reason_leads():
     text = shown(replace(FOUND, value=None, top_eigenvalue=math.nan, reason="every run diverged"))
-    assert "no learning rate was found at which sgd trains: every run diverged." in text
+    assert "No learning rate was found at which sgd trains: every run diverged." in text
     assert "largest eigenvalue" not in text
     assert "which no run has tried" in shown(replace(FOUND, proven=False, runs=()))
 

@@ -83,7 +83,15 @@ class Recording:
 def test_what_the_proof_looks_at_took_no_part_before():
     loss = Recording()
     data = [(normal(4, 6, seed=i), torch.full((4,), i)) for i in range(8)]
-    treat(mlp(), data, loss, with_="unit-variance", progress=lambda text: loss.seen.append(set()), **QUICK)
+    doing = [""]
+
+    def progress(text, _):
+        if text != doing[-1]:
+            doing.append(text)
+            loss.seen.append(set())
+
+    treat(mlp(), data, loss, with_="unit-variance", progress=progress, **QUICK)
+    assert doing[-1].startswith("proving")
     before, proof = set().union(*loss.seen[:-1]), loss.seen[-1]
     assert before == {0, 1, 2, 3}  # a diagnosis reads four batches
     assert proof == set(range(8))
@@ -269,7 +277,12 @@ def test_repeatable_also_with_dropout_whatever_the_global_seed():
 def test_only_remedies_that_apply_are_announced():
     """Vanishing gradients name long memory and recurrent weights too, of which a plain network has none."""
     told = []
-    found = treat(deep(), learnable(), "cross_entropy", progress=told.append, **QUICK)
+
+    def progress(text, _):
+        if text not in told[-1:]:
+            told.append(text)
+
+    found = treat(deep(), learnable(), "cross_entropy", progress=progress, **QUICK)
     assert "vanishing-gradients" in {f.code for f in found.before.findings}
     tried = [line.removeprefix("trying ") for line in told if line.startswith("trying ") and "rates" not in line]
     assert tried == [attempt.remedy for attempt in found.attempts]
