@@ -54,6 +54,18 @@ class Apply(nn.Module):
         return self.outer(self.function(self.inner(x)))
 
 
+ELSEWHERE = torch.ones(3, requires_grad=True)
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return x * self.factor
+
+
 def detached(x):
     return x.detach()
 
@@ -102,6 +114,20 @@ CASES = {
     "once differentiable network, hessian": (
         lambda: top_eigenvalue(Apply(Once.apply), [(X, Y)], "cross_entropy", matrix="hessian"),
         "once_differentiable",
+    ),
+    "a loss that forgets the outputs": (
+        lambda: top_eigenvalue(linear(), [(X, Y)], lambda f, t: (f.detach() - 1).square().mean()),
+        "without a gradient",
+    ),
+    "a loss of something else": (
+        lambda: top_eigenvalue(linear(), [(X, Y)], lambda f, t: ELSEWHERE.square().sum() + 0 * f.detach().sum()),
+        "depends on the outputs",
+    ),
+    "infinite outputs that a loss hides": (
+        lambda: top_eigenvalue(
+            nn.Sequential(linear(), Scaled(float("inf"))), [(X, Y)], lambda f, t: torch.nan_to_num(f).tanh().mean()
+        ),
+        "finite outputs",
     ),
     "root of a mean": (
         lambda: top_eigenvalue(linear(), [(X, torch.ones(8, 2))], lambda f, t: F.mse_loss(f, t).sqrt()),

@@ -29,6 +29,8 @@ def kl(outputs, targets):
     return F.kl_div(outputs, targets, reduction="batchmean")
 
 
+LABELS = torch.tensor([1, 2, 1, 0, 2, 0]).repeat(11)[:64]
+LENGTHS = (torch.tensor([64]), torch.tensor([3]))  # of one sequence of 64 steps, and of its labels
 MISMATCHES = {
     "masks of 255": (mlp(1), 255 * (REAL > 0).float(), "bce", "[0, 1]"),
     "signs in bce": (mlp(1), REAL.sign(), "bce", "-1 to 1"),
@@ -52,6 +54,15 @@ MISMATCHES = {
     "negated by hand": (mlp(1), REAL, lambda o, t: (-2 * (o - t) ** 2).mean(), "negated"),
     "minus left out": (mlp(), Y, lambda o, t: o.log_softmax(1).gather(1, t[:, None]).mean(), "unbounded below"),
     "squared one-hot": (mlp(), ONE_HOT, "mse", "one-hot"),
+    "kl of sigmoids": (mlp(3, nn.LogSigmoid()), SOFT, kl, "do not sum to 1"),
+    "ctc of scores": (mlp(), LABELS, lambda o, t: F.ctc_loss(o[:, None], t[:3], *LENGTHS), "of these do not sum to 1"),
+    "ctc of blanks": (
+        mlp(3, nn.LogSoftmax(1)),
+        LABELS,
+        lambda o, t: F.ctc_loss(o[:, None], t[3:6], *LENGTHS),
+        "the number of the blank",
+    ),
+    "one minus an error": (mlp(1), REAL, lambda o, t: 1 - F.mse_loss(o, t), "negated"),
     "squared class numbers": (mlp(1), Y, lambda o, t: (o[:, 0] - t.float()).square().mean(), "numbers of 3 classes"),
 }
 MATCHES = {

@@ -97,3 +97,25 @@ def test_copies_are_counted(half):
     assert identical_share(torch.zeros(6, 4), slope) == 0
     assert identical_share(torch.ones(6, 1), torch.ones(6, 1)) == 0
     assert identical_share(torch.ones(6, 4), torch.zeros(6, 4)) == 0
+
+
+def test_cosines_by_hand_lie_between_minus_one_and_one():
+    a, b = (F.normalize(normal(4, 3, seed=seed), dim=-1) for seed in (0, 1))
+    unit = interval_of(F.normalize, (normal(4, 3),), {}, lambda value: None)
+    known = {id(a): unit, id(b): unit}
+    product = interval_of(torch.mul, (a, b), {}, lambda value: known.get(id(value)))
+    known[id(a * b)] = product
+    whole = interval_of(torch.sum, (product, -1), {}, lambda value: value)
+    assert (whole.low, whole.high, whole.length) == (-1.0, 1.0, 0.0)
+
+
+def test_clamps_and_quotients():
+    x, known = normal(4), Interval(-1.0, 1.0, "tanh")
+    for function, arguments, ends in (
+        (torch.clamp, (x, 0.0), (0.0, 1.0)),
+        (torch.clamp, (x, -5.0, 0.5), (-1.0, 0.5)),
+        (F.hardtanh, (x, -0.5, 2.0), (-0.5, 1.0)),
+        (torch.div, (x, -4.0), (-0.25, 0.25)),
+    ):
+        found = interval_of(function, arguments, {}, lambda value: known if value is x else None)
+        assert (found.low, found.high) == ends

@@ -1,0 +1,45 @@
+"""What the loss reaches with outputs chosen freely, the same for all samples, or not at all."""
+
+import pytest
+import torch
+from torch import nn
+
+from cases import normal
+from theta0._batches import load_batches
+from theta0.experiments.free_outputs import free_outputs
+
+X = normal(32, 4)
+Y = X.sum(1, keepdim=True)
+
+
+def found(model, loss, parts=2):
+    size = len(X) // parts
+    return free_outputs(model, load_batches(list(zip(X.split(size), Y.split(size), strict=True)), model), loss)
+
+
+def own(outputs, targets):
+    return (outputs - targets).square().mean()
+
+
+def test_a_loss_of_ones_own_has_the_constant_of_the_same_loss_by_name():
+    model = nn.Linear(4, 1)
+    mine, named = found(model, own), found(model, "mse")
+    assert mine.constant == pytest.approx(named.constant, rel=1e-3)
+    assert mine.least == pytest.approx(0, abs=1e-6)
+    assert found(model, None) is None
+
+
+@pytest.mark.parametrize(
+    ("last", "low"), [(nn.Softplus(), 0.0), (nn.Sigmoid(), 0.0), (nn.LogSigmoid(), None)], ids=lambda v: str(v)
+)
+def test_outputs_within_an_interval(last, low):
+    got = found(nn.Sequential(nn.Linear(4, 1), last), own, parts=1)
+    beyond = Y.clamp_max(0) if low == 0.0 else Y.clamp_min(0)
+    ones = (Y - 1).clamp_min(0) if isinstance(last, nn.Sigmoid) else torch.zeros_like(Y)
+    assert got.confined == pytest.approx(float((beyond.square() + ones.square()).mean()), rel=0.05)
+    assert got.least < got.confined
+
+
+def test_a_loss_that_outputs_make_infinite_has_no_least():
+    got = found(nn.Linear(4, 1), lambda o, t: (o - t).square().mean() + torch.log(-o.square() - 1).mean())
+    assert got.least is None
