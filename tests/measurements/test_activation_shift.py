@@ -160,7 +160,7 @@ def test_watching_the_shift_while_training_changes_nothing_and_shows_it():
         x, history = normal(32, 6), []
         for step in range(20):
             if watched and step % 5 == 0:
-                history.append(flattened(activation_shift(model, x[None])))
+                history.append(flattened(activation_shift(model, [x])))
             optimizer.zero_grad()
             model(x).square().mean().backward()
             optimizer.step()
