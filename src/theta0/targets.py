@@ -3,8 +3,8 @@
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,8 +23,8 @@ class Target:
     """What a target file defines.
 
     `learning_rate` is the optimizer's; `build` is the file's `model()`, which builds another one; `step` is given
-    instead of a loss; gradients are clipped to `clip_norm`; `gradient_kept` is known of scripts, and `number` is the
-    optimizer's among several of one script.
+    instead of a loss; gradients are clipped to `clip_norm`; `observed` is what is known of scripts only (`gradient_kept`,
+    `rates` and `opposed` of `diagnose`), and `number` is the optimizer's among several of one script.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Target:
     learning_rate: float | None
     build: Callable[[], nn.Module]
     step: Step | None = None
-    gradient_kept: float | None = None
+    observed: Mapping[str, Any] = field(default_factory=dict)
     clip_norm: float | None = None
     number: int = 1
 

@@ -160,18 +160,22 @@ def test_the_operation_that_cuts_the_gradient_is_named(name):
     assert {"a.weight", "a.bias", "b.weight", "b.bias"} == set(finding.layers[1:])
 
 
-def test_a_part_that_alone_is_cut_off_is_a_warning():
+@pytest.mark.parametrize(("inside", "severity"), [(False, "error"), (True, "warning")])
+def test_what_is_cut_off_is_an_error_where_it_is_a_whole_part_of_the_model(inside, severity):
     layers = {f"more{i}": nn.Linear(3, 3) for i in range(4)}
+    gate = nn.Linear(1, 1)
 
     def forward(self, x):
-        out = self.c(hidden(self, x)) * self.gate(x.mean(1, keepdim=True)).detach()
+        gate = (self.more0[1] if inside else self.gate)(x.mean(1, keepdim=True))
+        out = self.c(hidden(self, x)) * gate.detach()
         for i in range(4):
-            out = getattr(self, f"more{i}")(torch.tanh(out))
+            part = getattr(self, f"more{i}")
+            out = (part[0] if isinstance(part, nn.ModuleList) else part)(torch.tanh(out))
         return out
 
-    finding = found(net(forward, gate=nn.Linear(1, 1), **layers))[0]
-    assert (finding.code, finding.severity) == ("gradient-cut", "warning")
-    assert finding.layers[1:] == ("gate.weight", "gate.bias")
+    parts = {"more0": nn.ModuleList([layers["more0"], gate])} if inside else {"gate": gate}
+    finding = found(net(forward, **(layers | parts)))[0]
+    assert (finding.code, finding.severity) == ("gradient-cut", severity)
 
 
 def straight_through(self, x):

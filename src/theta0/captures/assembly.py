@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from theta0._trace.functions import SPECS
@@ -119,6 +120,25 @@ def clip_norm(steps: Steps | None) -> float | None:
     highest = max((norm for norm, _ in known), default=0.0)
     at_it = [norm for norm, share in known if share < 1 - CLIP_TOLERANCE and norm > (1 - CLIP_TOLERANCE) * highest]
     return float(f"{highest:.4g}") if len(at_it) > 1 and highest > 0 else None
+
+
+def opposed(found: Recording, steps: Steps | None, entries: Iterable[Entry]) -> bool:
+    """Whether something beyond a loss keeps it in bounds: weights that are rewritten between steps, or an adversary.
+
+    Args:
+        found: what was recorded.
+        steps: the optimizer.
+        entries: the calls and functions behind its loss, its data included.
+
+    Returns:
+        Whether another optimizer trains parameters on which the loss or its data depend, or weights were rewritten.
+    """
+    if steps is None:
+        return False
+    own = {id(p) for p in steps.parameters}
+    others = {id(p) for other in found.optimizers.values() for p in other.parameters} - own
+    modules = {id(entry.module): entry.module for entry in entries if entry.module is not None}
+    return steps.rewritten or any(id(p) in others for module in modules.values() for p in module.parameters())
 
 
 def _scale(group: Sequence[Pass]) -> float:
@@ -370,9 +390,29 @@ def _is_use(value: Any) -> bool:
 def stepped(found: Recording) -> list[Steps | None]:
     """The optimizers of the script in the order in which they stepped; one None where there are none.
 
-    One that never had a gradient is judged by the passes right before its steps, which were meant for it.
+    One that never had a gradient is judged by the passes right before its steps, which were meant for it; one that
+    never steps, by the passes whose gradients are reset and used by no step.
     """
     for steps in found.optimizers.values():
         steps.groups = steps.groups or steps.unreached
-    with_passes: list[Steps | None] = [steps for steps in found.optimizers.values() if batches_of(found, steps)]
+    idle = _never_stepped(found) if found.optimizers else []
+    with_passes: list[Steps | None] = [s for s in (*found.optimizers.values(), *idle) if batches_of(found, s)]
     return with_passes or [None]
+
+
+def _never_stepped(found: Recording) -> list[Steps]:
+    """Optimizers without a step, whose parameters get gradients that are reset again and again."""
+    used = {one.signature for steps in found.optimizers.values() for group in steps.groups for one in group}
+    unused = [one for one in found.passes if one.signature not in used]
+    made = []
+    for optimizer in found.alive if unused else ():
+        if not isinstance(optimizer, torch.optim.Optimizer) or id(optimizer) in found.optimizers:
+            continue
+        steps = Steps(optimizer, restore=lambda: None, consumed=len(found.passes))
+        held = {id(p) for p in steps.parameters}
+        passes = [one for one in unused if one.received & held and (one.received & held) <= one.empty]
+        if len(passes) > 1:
+            steps.groups, steps.shares = [[one] for one in passes], [0.0] * len(passes)
+            steps.rate = float(optimizer.param_groups[0]["lr"])
+            made.append(steps)
+    return made

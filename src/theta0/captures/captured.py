@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from theta0._batches import load_batches
 from theta0._errors import CaptureError
@@ -19,6 +20,7 @@ from theta0.captures.assembly import (
     factor_of,
     gradient_kept,
     model_of,
+    opposed,
     plain_form,
     stepped,
     tape_of,
@@ -26,6 +28,7 @@ from theta0.captures.assembly import (
 )
 from theta0.captures.entries import Use, closure
 from theta0.captures.recording import Pass, Recording, Steps
+from theta0.captures.schedules import scheduled_rates
 from theta0.captures.tape import CapturedBatch, replay, replayed
 
 _TOLERANCE = 1e-5  # of losses and gradients on accelerators, whose sums are not the same twice; exactly on a CPU
@@ -49,6 +52,10 @@ class CapturedStep:
             the median over the steps seen: 1 without clipping, 0 where gradients are reset before the step; loss scales
             that are taken out again do not count. None where no step is seen, or it evaluates the loss itself.
         clip_norm: the norm to which gradients are clipped; None where that is not seen.
+        rates: the learning rates of the steps seen, and of those to come where a scheduler steps with each; None where
+            no optimizer stepped.
+        opposed: whether something beyond the loss keeps it in bounds: another optimizer trains what the loss depends
+            on, or the script rewrites weights between steps.
     """
 
     model: nn.Module
@@ -62,6 +69,8 @@ class CapturedStep:
     compared: int
     gradient_kept: float | None = None
     clip_norm: float | None = None
+    rates: tuple[float, ...] | None = None
+    opposed: bool = False
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -75,6 +84,8 @@ class CapturedStep:
             "learning_rate": self.learning_rate,
             "gradient_kept": self.gradient_kept,
             "clip_norm": self.clip_norm,
+            "rates": self.rates,
+            "opposed": self.opposed,
         }
 
 
@@ -99,10 +110,12 @@ class Captured:  # filled when the script ends
 
 
 def put_back(found: Recording) -> None:
-    """Put models and optimizers into the state before the first step."""
+    """Put models and optimizers into the state before the first step, once it is known what schedules do next."""
     for restore in reversed(list(found.restores.values())):
         restore()
+    schedulers = [kept for kept in found.alive if isinstance(kept, LRScheduler)]
     for steps in found.optimizers.values():
+        steps.schedule = scheduled_rates(steps.optimizer, steps.rates, schedulers)
         steps.restore()
 
 
@@ -132,6 +145,9 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
         raise CaptureError(f"the training step cannot be replayed ({error}); pass step= from Python instead") from error
     data, loss = _plain(model, batches, taped, cut, inner is not None) or (taped, None)
     rate = None if steps is None or steps.rate <= 0 else steps.rate
+    schedule = () if steps is None else steps.schedule
+    if steps is not None and len(schedule) > len(steps.rates) and max(schedule) > 0:
+        rate = max(schedule)  # a scheduler's initial rate may lie far above all that it sets
     losses = tuple(sum(float(one.value) for one in batch) for batch in batches)
     return CapturedStep(
         model,
@@ -145,6 +161,8 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
         compared,
         gradient_kept(steps, model),
         clip_norm(steps),
+        schedule or None,
+        opposed(found, steps, closure(every)),
     )
 
 

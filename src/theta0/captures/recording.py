@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from theta0._models import graph_nodes, unwrapped
@@ -31,6 +32,7 @@ from theta0.captures.tape import leaves_of, mapped
 
 _BACKWARD = (Tensor.backward, torch.autograd.backward)
 _VIEWS = ("T", "mT", "H", "mH", "real", "imag")  # attributes that are functions of the tensor
+_DATA = Tensor.data.__get__  # type: ignore[attr-defined] # of what a call made; of a parameter it writes to that
 _ASKED = 3  # times to stop; a script that goes on catches everything
 _PATIENCE = 8  # times as many passes as are wanted: then it is enough, whatever is missing
 
@@ -76,6 +78,10 @@ class Steps:  # grows while the script runs
         shares: of each of `groups`, the gradient's norm that the step found over its norm after the last pass; 1
             without scaling or clipping, None where that is not known.
         norms: of each of `groups`, the gradient's norm that the step found; None where that is not known.
+        rates: the learning rate of its first group at each step.
+        schedule: these, and those to come, as far as a scheduler says.
+        rewritten: whether its parameters changed between two of its steps, as by clipping weights.
+        sums: of its parameters after its last step.
         begun: how many groups there were before its last step.
         consumed: how many passes had been seen at its last step.
         restore: puts its state back.
@@ -88,6 +94,10 @@ class Steps:  # grows while the script runs
     unreached: list[list[Pass]] = field(default_factory=list)
     shares: list[float | None] = field(default_factory=list)
     norms: list[float | None] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    schedule: tuple[float, ...] = ()
+    rewritten: bool = False
+    sums: Tensor | None = None
     begun: int = 0
     consumed: int = 0
 
@@ -113,6 +123,7 @@ class Recording:  # grows while the script runs
         passes: the backward passes.
         unseen: how many backward passes had no module's call behind them.
         optimizers: by identity.
+        alive: the optimizers and schedulers that there were at the latest first step of one, stepped or not.
         restores: put each module called, and each parameter trained, back to before the first step.
         owners: modules found in the script's variables, with the variable's name.
         stopped: how often it was asked to stop.
@@ -133,6 +144,7 @@ class Recording:  # grows while the script runs
     passes: list[Pass] = field(default_factory=list)
     unseen: int = 0
     optimizers: dict[int, Steps] = field(default_factory=dict)
+    alive: list[Any] = field(default_factory=list)
     restores: dict[int, Callable[[], None]] = field(default_factory=dict)
     owners: dict[int, tuple[nn.Module, str]] = field(default_factory=dict)
     stopped: int = 0
@@ -339,14 +351,16 @@ def _before(found: Recording, step: Step) -> None:
     if found.interpreter is None or step.function in _BACKWARD or not _recordable(step):
         return
     noted = any(step.note(tensor, found.handler) is not None for tensor in step.tensors)
-    if noted or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in step.tensors)):
+    if noted or (
+        step.function != _DATA and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in step.tensors)
+    ):
         step.memory = _Ahead(_bound(found, (step.arguments, step.options)), random_states())
 
 
 def _recordable(step: Step) -> bool:
     name = getattr(step.function, "__name__", "")
     if name == "__get__":
-        return getattr(getattr(step.function, "__self__", None), "__name__", "") in _VIEWS
+        return step.function == _DATA or getattr(getattr(step.function, "__self__", None), "__name__", "") in _VIEWS
     return name not in ("__set__", "__delete__", "__deepcopy__", "__reduce_ex__")
 
 
@@ -438,15 +452,23 @@ def _before_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
     steps = found.optimizers.get(id(optimizer))
     if steps is None:
         steps = found.optimizers[id(optimizer)] = Steps(optimizer, _state_of(optimizer))
-        found.several = found.several or _optimizers_alive() > 1
+        found.alive = _alive((torch.optim.Optimizer, LRScheduler))
+        found.several = found.several or sum(isinstance(kept, torch.optim.Optimizer) for kept in found.alive) > 1
         for p in steps.parameters:
             if id(p) not in found.covered:
                 found.covered.add(id(p))
                 found.restores[id(p)] = _putter(p)
     group = optimizer.param_groups[0]
     steps.rate = max([steps.rate, *(float(group[key]) for key in ("lr", "initial_lr", "max_lr") if key in group)])
+    steps.rates.append(float(group["lr"]))
+    steps.rewritten = steps.rewritten or not (steps.sums is None or torch.equal(steps.sums, _sums(steps)))
     steps.begun = len(steps.groups)
     _consume(found, steps)
+
+
+def _sums(steps: Steps) -> Tensor:
+    """A number for each parameter that changes when it does."""
+    return torch.stack([p.detach().double().abs().sum().cpu() for p in steps.parameters if p.numel()])
 
 
 def _putter(parameter: Tensor) -> Callable[[], None]:
@@ -463,6 +485,7 @@ def _after_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
     if steps is None:
         return
     _consume(found, steps, closure=True)
+    steps.sums = _sums(steps)
     changed = {id(p) for p in steps.parameters}
     found.trained |= changed
     for entry in found.live:
@@ -529,6 +552,6 @@ def _state_of(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     return restore
 
 
-def _optimizers_alive() -> int:
-    """How many optimizers the script has made; by their types, since proxies answer `isinstance` with side effects."""
-    return sum(issubclass(type(found), torch.optim.Optimizer) for found in gc.get_objects())
+def _alive(kinds: tuple[type, ...]) -> list[Any]:
+    """What the script has made of some kinds; by their types, since proxies answer `isinstance` with side effects."""
+    return [found for found in gc.get_objects() if issubclass(type(found), kinds)]

@@ -214,7 +214,8 @@ def _targets(name: str, captured: "Captured", index: int | None) -> list["Target
         typer.echo(f"{title}: {_summary(step, kind)}", err=True)
         build = partial(copy.deepcopy, step.model)
         taken = step.batches, step.loss, step.optimizer, step.learning_rate, build
-        seen: dict[str, Any] = {"step": step.step, "gradient_kept": step.gradient_kept, "clip_norm": step.clip_norm}
+        observed = {key: step.arguments[key] for key in ("gradient_kept", "rates", "opposed")}
+        seen: dict[str, Any] = {"step": step.step, "observed": observed, "clip_norm": step.clip_norm}
         found.append(Target(title, step.model, *taken, **seen, number=number))
     return found if index is None else [found[index - 1]]
 

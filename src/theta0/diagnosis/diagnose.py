@@ -37,6 +37,8 @@ def diagnose(
     clip_norm: float | None = None,
     accumulate: int = 1,
     gradient_kept: float | None = None,
+    rates: Sequence[float] | None = None,
+    opposed: bool = False,
     max_batches: int | None = 4,
     probe_steps: int = PROBE_STEPS,
     seconds: float | None = None,
@@ -73,6 +75,10 @@ def diagnose(
         gradient_kept: the share of the gradient's norm that your optimizer's step finds, from 0, where gradients are
             reset between `backward()` and `step()`, to 1 without clipping. A captured script brings it; None where it
             is not known.
+        rates: the learning rates of the first steps, as your schedule sets them; a captured script brings them, where
+            its rate changes.
+        opposed: whether something beyond the loss keeps it in bounds: another optimizer that trains against it, or
+            weights that are clipped between steps, as of a critic. A loss that falls without end is then no finding.
         max_batches: how many batches are read; None reads all.
         probe_steps: gradients that short training runs may take, at most; 0 leaves them out, which is said in
             `Diagnosis.not_measured`.
@@ -127,6 +133,8 @@ def diagnose(
             optimizer=kind,
             rate=rate,
             gradient_kept=gradient_kept,
+            rates=rates,
+            opposed=opposed,
             probe_steps=probe_steps,
             seconds=seconds,
             rules=rules,
@@ -143,6 +151,8 @@ def diagnosis_of(
     optimizer: str | OptimizerKind | None = None,
     rate: float | None = None,
     gradient_kept: float | None = None,
+    rates: Sequence[float] | None = None,
+    opposed: bool = False,
     probe_steps: int = 0,
     seconds: float | None = None,
     rules: Sequence[Rule] | None = None,
@@ -155,7 +165,15 @@ def diagnosis_of(
     if unknown:
         raise ValueError(f"ignore: expected codes of findings, got {', '.join(unknown)}; docs/findings.md lists them")
     evidence = Evidence(
-        model, batches, loss, optimizer=optimizer, rate=rate, gradient_kept=gradient_kept, probe_steps=probe_steps
+        model,
+        batches,
+        loss,
+        optimizer=optimizer,
+        rate=rate,
+        gradient_kept=gradient_kept,
+        rates=rates,
+        opposed=opposed,
+        probe_steps=probe_steps,
     )
     evidence.progress = progress
     evidence.deadline = time.monotonic() + (math.inf if seconds is None else seconds)

@@ -15,12 +15,17 @@ from theta0._models import StepInputs, main_output
 from theta0._progress import Progress, silent
 from theta0._records import Record, Table, by_layer
 from theta0._state import preserve_state
+from theta0._trace.operations import Operation
 from theta0._training import count_gradients
 from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.allowed_rate import LIMIT, allowed_rate
 from theta0.diagnosis.chain import Link, chain
+from theta0.experiments.endless_fall import MOST as ENDLESS_COST
+from theta0.experiments.endless_fall import EndlessFall, endless_fall
 from theta0.experiments.free_outputs import FreeOutputs, free_outputs
+from theta0.experiments.held_out import outputs_after_training
 from theta0.experiments.longer_run import longer_run
+from theta0.experiments.opposed_terms import DWARFED, SHARES, OpposedTerms, opposed_terms
 from theta0.experiments.optimizers import OptimizerKind, optimizer_kind
 from theta0.experiments.probe import RUNGS, ExperimentRun, Probe, probe
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, ShuffledLabels, permutable, shuffled_labels
@@ -29,14 +34,17 @@ from theta0.measurements.causality import LookAhead, candidate, look_ahead
 from theta0.measurements.dependence import CLEAR, dependence
 from theta0.measurements.gradient_paths import GradientPaths, gradient_paths
 from theta0.measurements.inspection import Inspection
+from theta0.measurements.loss_terms import loose_summand
 from theta0.measurements.mixing import SAMPLES, Mixing, mixing
 from theta0.measurements.non_finite import NonFiniteOrigin, non_finite_origin
+from theta0.measurements.recurrences import CutRecurrence, cut_recurrence
 from theta0.measurements.residual_stream import ResidualStream
 from theta0.measurements.signals import Observation, observed
 from theta0.measurements.zero_gradients import STEPS, still_zero
 
 _FALLEN = 0.4  # of the first loss, where no constant is known
 LONGEST = 40
+_HELD_OUT_STEPS = 40  # of training, before targets are held against outputs on samples not trained on
 _BESIDE, _LATER = 20, 8  # gradients that all else may take beside a probe, and of these what is measured after it
 BY_HEART = 0.25  # of what there is to learn: a short run that gains more has not learnt samples by heart
 
@@ -54,6 +62,8 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         kind: the one that will train it, as it can be made again; SGD where its step evaluates the loss itself.
         rate: the learning rate that it will be given; None where the user names none.
         gradient_kept: the share of the gradient's norm that the user's optimizer step finds; None where not known.
+        rates: the learning rates of the first steps, as the user's schedule sets them; None where it is not known.
+        opposed: whether something beyond the loss keeps it in bounds, as an adversary's training does.
         probe_steps: gradients that short training runs may take; 0 leaves them out.
         not_measured: what could not be looked at, in sentences; rules add to it.
         cost: what has been measured so far, in gradients.
@@ -70,9 +80,11 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         optimizer: str | OptimizerKind | None = None,
         rate: float | None = None,
         gradient_kept: float | None = None,
+        rates: Sequence[float] | None = None,
+        opposed: bool = False,
         probe_steps: int = 0,
     ) -> None:
-        self.gradient_kept = gradient_kept
+        self.gradient_kept, self.rates, self.opposed = gradient_kept, rates, opposed
         self.probe_steps, self.not_measured = probe_steps, list[str]()
         self.model = with_shapes(model, batches[0])
         self.kind = optimizer if isinstance(optimizer, OptimizerKind) else optimizer_kind(optimizer, self.model)
@@ -213,6 +225,16 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             return None
 
     @cached_property
+    def endless_fall(self) -> EndlessFall | None:
+        """A direction in which the loss falls without end; None without a probe, or where something else bounds it."""
+        judged = bool(self.probe_steps) and self.has_loss and bool(self.trained) and self.finite and not self.opposed
+        if not judged or self.inspection.bounded or self.inspection.breaches or self.affordable < ENDLESS_COST:
+            return None
+        found, cost = endless_fall(self.model, self.batches[0], self.loss)
+        self.spend(cost)
+        return found
+
+    @cached_property
     def probe(self) -> Probe | None:
         """Whether short runs from this start train; None where they were not asked for, or nothing can be trained."""
         if not self.probe_steps or not self.has_loss or not self.trained or not self.finite:
@@ -284,6 +306,19 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         return dependence(self.batches, outputs)
 
     @cached_property
+    def learnt_dependence(self) -> float | None:
+        """As `dependence`, of targets on what a network trained on half of the batches puts out on the other half."""
+        found = self.probe
+        run = None if found is None or found.best is None else found.at(found.best)
+        if found is None or run is None or len(self.batches) < 2:
+            return None
+        half, steps = len(self.batches) // 2, min(_HELD_OUT_STEPS, self.left)
+        kept, held = self.batches[:half], self.batches[half:]
+        outputs = outputs_after_training(self.model, kept, held, self.loss, self.probed, run.rate, steps=steps)
+        self.spend(steps + count_gradients(forward=len(held)))
+        return None if outputs is None else dependence(held, outputs, of_inputs=False)
+
+    @cached_property
     def shuffled_labels(self) -> ShuffledLabels | None:
         """Training on permuted labels, where the real ones are learnt so slowly that it may be by heart."""
         found = self.probe
@@ -326,6 +361,38 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         found = gradient_paths(self.model, self.batches[0], self.loss, self.stuck)
         differentiated = sum(norm is not None for norm in found.norms) + bool(self.stuck)
         self.spend(count_gradients(forward=1, backward=differentiated))
+        return found
+
+    @cached_property
+    def cut_recurrence(self) -> CutRecurrence | None:
+        """A recurrence whose state is taken out of the graph at every step; asked where gradients end several times."""
+        if not self.has_loss or not self.finite or self.inspection.cuts < 2:
+            return None
+        self.spend(count_gradients(forward=1))
+        return cut_recurrence(self.model, self.batches[0], self.loss)
+
+    @cached_property
+    def loose_summand(self) -> Operation | None:
+        """Where a number that no parameter changes is added to the loss, another one for each batch."""
+        if not self.has_loss or not self.finite or len(self.batches) < 2:
+            return None
+        self.spend(count_gradients(forward=2))
+        return loose_summand(self.model, self.batches, self.loss)
+
+    @cached_property
+    def opposed_terms(self) -> OpposedTerms | None:
+        """What comparisons with data gain where other summands, whose gradient is larger, are left out of training."""
+        probe, paths = self.probe, self.paths
+        if probe is None or paths is None or not probe.runs:
+            return None
+        norms = [norm for norm in paths.norms if norm]
+        if len(norms) < 2 or max(norms) < DWARFED * min(norms):
+            return None
+        rate = probe.best if self.rate is None or probe.best is None else self.rate
+        if rate is None:
+            return None
+        found = opposed_terms(self.model, self.batches, self.loss, self.probed, rate, most=self.left)
+        self.spend(SHARES if found is None else found.cost)
         return found
 
     @cached_property

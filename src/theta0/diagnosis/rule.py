@@ -123,6 +123,14 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def whole_parts(evidence: Evidence, names: Sequence[str]) -> list[str]:
+    """The model's own parts of which the optimizer holds parameters, all of them among these."""
+    held = [name for name in evidence.trained if name not in evidence.kind.lacking]
+    parts = [part for part, _ in evidence.model.named_children()]
+    inside = {part: [name for name in held if name.startswith(f"{part}.")] for part in parts}
+    return [part for part, found in inside.items() if found and set(found) <= set(names)]
+
+
 def error_codes(findings: Iterable[Finding]) -> set[str]:
     """The codes that are errors."""
     return {finding.code for finding in findings if finding.severity == "error"}

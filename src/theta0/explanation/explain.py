@@ -42,6 +42,8 @@ def explain(
     clip_norm: float | None = None,
     accumulate: int = 1,
     gradient_kept: float | None = None,
+    rates: Sequence[float] | None = None,
+    opposed: bool = False,
     budget: float = 400,
     seconds: float | None = None,
     keep: Collection[str] = (),
@@ -67,6 +69,8 @@ def explain(
         clip_norm: to which you clip the gradient's norm before each step; None for no clipping.
         accumulate: over how many batches each of your steps accumulates gradients.
         gradient_kept: the share of the gradient that your optimizer's step finds; see `diagnose`.
+        rates: the learning rates of the first steps; see `diagnose`.
+        opposed: whether something beyond the loss keeps it in bounds; see `diagnose`.
         budget: gradients in all.
         seconds: at most, also.
         keep: paths of modules whose values are pretrained and are not drawn anew.
@@ -104,7 +108,9 @@ def explain(
     named = kind if optimizer else None
     with preserve_state(inner), shown(progress, "explaining") as tell:
         tell("looking at the starting point", 0.0)
-        diagnosis = diagnosis_of(inner, data, loss, optimizer=named, rate=rate, gradient_kept=gradient_kept)
+        diagnosis = diagnosis_of(
+            inner, data, loss, optimizer=named, rate=rate, gradient_kept=gradient_kept, rates=rates, opposed=opposed
+        )
         bench = _bench(inner, data, loss, kind, rate, diagnosis, budget, deadline)
         bench.tell = lambda text: tell(text, bench.spent / bench.budget)
         return _explained(bench, diagnosis, keep)

@@ -13,7 +13,8 @@ from theta0._models import without_labels
 MOST = 256  # samples
 CLEAR = 4.0  # standard deviations above permuted targets: they depend on the inputs
 _PERMUTATIONS = 200
-_AT_A_TIME = 32  # of a matrix at a time
+_AT_A_TIME = 32  # rows of a matrix, or permutations, at a time
+_FEATURES = 64  # that are asked one by one, evenly spaced
 _DISTINCT = 0.25  # of the samples: whole numbers with more values than that are amounts, not classes
 
 
@@ -55,7 +56,7 @@ def separation(one: Tensor, other: Tensor, *, permutations: int = _PERMUTATIONS)
     return _separation(_centred(one.clone()), _centred(other.clone()), permutations)
 
 
-def dependence(batches: Sequence[Batch], outputs: Sequence[Tensor | None]) -> float | None:
+def dependence(batches: Sequence[Batch], outputs: Sequence[Tensor | None], *, of_inputs: bool = True) -> float | None:
     """How clearly the targets depend on the inputs, or on what the network makes of these before it is trained.
 
     Half of the samples that count are asked first, which takes a quarter of the memory.
@@ -63,15 +64,18 @@ def dependence(batches: Sequence[Batch], outputs: Sequence[Tensor | None]) -> fl
     Args:
         batches: with inputs and targets that have a row for each sample.
         outputs: the network's, one a batch; None where it has none that has a row for each sample.
+        of_inputs: whether to ask the inputs too, and not the outputs alone.
 
     Returns:
-        The larger of the two separations, in standard deviations; None where there are no such rows.
+        The largest of the separations, of the inputs together, of their single features and of the outputs, in standard
+        deviations; None where there are no such rows.
     """
     targets = _rows([[batch.targets] for batch in batches], batches)
     inputs = _rows([tree_leaves(without_labels(batch.inputs)) for batch in batches], batches)
     made = _rows([[output] for output in outputs], batches)
     if len(targets) != 1 or not inputs or _number_places(batches):
         return None
+    inputs = inputs if of_inputs else []
     found = _larger(inputs, targets[0], made, MOST // 2)
     unclear = found is None or found < CLEAR
     return _larger(inputs, targets[0], made, MOST) if unclear and len(targets[0]) > MOST // 2 else found
@@ -83,10 +87,37 @@ def _larger(inputs: Sequence[Tensor], targets: Tensor, made: Sequence[Tensor], m
     for leaf in inputs:
         apart = distances(leaf[:most])
         together += apart.div_(apart.mean().clamp_min(1e-12))
-    found = [_separation(_centred(together), known, _PERMUTATIONS)]
+    found = [_separation(_centred(together), known, _PERMUTATIONS)] if inputs else []
     found += [_separation(_centred(distances(rows[:most])), known, _PERMUTATIONS) for rows in made]
+    found += [_marginal(leaf[:most], known, _PERMUTATIONS) for leaf in inputs]
     found = [value for value in found if not math.isnan(value)]
     return max(found) if found else None
+
+
+def _marginal(rows: Tensor, known: Tensor, permutations: int) -> float:
+    """How far the largest distance covariance of single features lies above the largest with permuted targets.
+
+    Where targets depend on few of many places, as of a sequence, distances over all of them hardly show it.
+    """
+    flat = rows.reshape(len(rows), -1)
+    flat = flat[:, (flat != flat[:1]).any(0)]
+    places = torch.linspace(0, flat.shape[1] - 1, min(_FEATURES, flat.shape[1])).round().long()
+    if len(places) < 2:
+        return math.nan
+    apart = torch.stack([_centred(distances(flat[:, place : place + 1])).flatten() for place in places.tolist()])
+    apart /= apart.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    generator = torch.Generator().manual_seed(0)
+    orders = [torch.randperm(len(known), generator=generator).to(known.device) for _ in range(permutations)]
+    null = torch.cat(
+        [
+            (apart @ torch.stack([known[order][:, order].flatten() for order in orders[at : at + _AT_A_TIME]]).T).amax(
+                0
+            )
+            for at in range(0, permutations, _AT_A_TIME)
+        ]
+    )
+    spread = float(null.std())
+    return float((apart @ known.flatten()).max() - null.mean()) / spread if spread > 0 else math.nan
 
 
 def _separation(a: Tensor, b: Tensor, permutations: int) -> float:

@@ -1,6 +1,6 @@
 """Which trained parameters a loss depends on by value, and at which operation the gradient's path to them ends."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from theta0._batches import Batch
 from theta0._losses import Loss, loss_of
 from theta0._models import graph_nodes
 from theta0._state import preserve_state
-from theta0._trace.interpreter import Handler, Step, tensors_in, trace
+from theta0._trace.interpreter import Handler, Interpreter, Step, tensors_in, trace
 from theta0._trace.operations import NodeMap, Operation, node_handler, operation_of
 from theta0.measurements.backward import watch_backward
 from theta0.measurements.loss_terms import Term, scaled_norms, terms_handler
@@ -22,6 +22,24 @@ _PIECEWISE_LINEAR = frozenset(
     ("relu", "relu6", "leaky_relu", "prelu", "rrelu", "hardtanh", "hardsigmoid", "threshold", "abs", "clamp", "max")
 )
 _EXITS = ("item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__")
+
+
+# Functions that take shape, type and device of a tensor, and not its values.
+FACTORIES = frozenset(
+    [
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "empty_like",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "new_empty",
+    ]
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +148,22 @@ def gradient_paths(model: nn.Module, batch: Batch, loss: Loss, stuck: Sequence[s
     )
 
 
+def followed_paths(model: nn.Module) -> tuple[Handler, Callable[[Interpreter, Tensor], bool]]:
+    """A handler that follows the trained parameters through a pass, and whether a tensor depends on some by value only.
+
+    Returns:
+        The handler, and the question, to be asked of a tensor of that pass.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    handler = _paths_handler(_Seen({id(p): 1 << i for i, p in enumerate(trained)}))
+
+    def by_value(interpreter: Interpreter, tensor: Tensor) -> bool:
+        known = interpreter.note_of(tensor, handler)
+        return isinstance(known, _Trail) and known.lost != 0
+
+    return handler, by_value
+
+
 def _paths_handler(seen: _Seen) -> Handler:
     def trail_of(step: Step, tensor: Tensor) -> _Trail:
         known = step.note(tensor, handler)
@@ -140,6 +174,8 @@ def _paths_handler(seen: _Seen) -> Handler:
         return known if isinstance(known, _Trail) else _Trail()
 
     def after(step: Step, result: Any) -> _Trail | None:
+        if step.name in FACTORIES:
+            return None
         trails = [(tensor, trail_of(step, tensor)) for tensor in step.tensors]
         live = lost = cuts = 0
         for _, trail in trails:

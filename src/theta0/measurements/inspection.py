@@ -17,13 +17,15 @@ from theta0.measurements.affine_chain import AffineChain, affine_handler
 from theta0.measurements.attainable_loss import AttainableLoss, Broadcast, Compared, comparison_handler
 from theta0.measurements.causality import Blind, blind_handler
 from theta0.measurements.foreign_parameters import Foreign, foreign_handler
+from theta0.measurements.gradient_paths import FACTORIES
 from theta0.measurements.loss_contracts import Breach, Compare, Contracts, contracts_handler, negated, unbounded
 from theta0.measurements.loss_terms import count_handler
+from theta0.measurements.padding import Padding, padding_handler
+from theta0.measurements.recurrences import cuts_handler
 from theta0.measurements.stretched_pairs import pairs_handler
 
 _BEHIND = object()  # the note on what lies behind a second layer, or a normalization
 _CONSTANT = object()  # the note on what was made without the data
-_FACTORIES = frozenset(("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "empty_like"))
 _RUNNING_VARIANCE, _TRAINING = (2, "running_var"), (5, "training")
 
 
@@ -86,8 +88,11 @@ class Inspection:  # grows during one pass; a plain accumulator
     foreign: list[Foreign] = field(default_factory=list)
     contracts: Contracts = field(default_factory=Contracts)
     blind: list[Blind] = field(default_factory=list)
+    padding: Padding = field(default_factory=Padding)
     chain: AffineChain = field(default_factory=AffineChain)
     summands: int = 1
+    cuts: int = 0  # operations at which a gradient ends
+    bounded: bool = False  # whether the loss is a sum of standard losses, and so has a lower bound
 
     @property
     def reaches(self) -> list[AttainableLoss]:
@@ -148,8 +153,10 @@ class Inspectors:
             self.inspection.broadcasts.extend(stretched.pairs)
         known, shown = interpreter.note_of(value, self.comparison), float(value.detach())
         interval = None if known is None else known.interval
+        grows = interpreter.note_of(value, self.contracts)
+        self.inspection.bounded = grows == 1
         whole = Operation("loss", "", "the loss", "", 0)
-        if interpreter.note_of(value, self.contracts) == -1:
+        if grows == -1:
             self.inspection.breaches.append(negated(whole, shown))
         elif interval is not None and interval.low == -math.inf and interval.high <= 0 and value.requires_grad:
             self.inspection.breaches.append(unbounded(whole, shown, interval.by.removeprefix("mean of ")))
@@ -162,7 +169,13 @@ def inspectors(model: nn.Module) -> Inspectors:
     linear, inputs = _inputs_handler(found)
     comparison, counting, affine = comparison_handler(found.compared), count_handler(), affine_handler()
     contracts, pairs = contracts_handler(found.contracts, comparison), pairs_handler()
+
+    def cut() -> None:
+        found.cuts += 1
+
     others = (
+        cuts_handler(cut),
+        padding_handler(found.padding),
         contracts,
         pairs,
         blind_handler(found.blind),
@@ -197,7 +210,7 @@ def _inputs_handler(found: Inspection) -> tuple[Callable[[LinearCall], None], Ha
                 if isinstance(note, FirstInput):
                     note.normalised = True
             return _BEHIND if notes else None
-        if not step.tensors or step.name in _FACTORIES:
+        if not step.tensors or step.name in FACTORIES:
             return _CONSTANT
         known = [note for note in notes if note is not _CONSTANT]
         return known[0] if known else _CONSTANT if len(notes) == len(step.tensors) else None

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from theta0._trace.interpreter import Handler, Step
+from theta0._batches import Batch
+from theta0._losses import Loss, loss_of
+from theta0._state import preserve_state
+from theta0._trace.interpreter import Handler, Step, trace
 from theta0._trace.operations import Operation, operation_of
 
 
@@ -78,6 +81,44 @@ def count_handler() -> Handler:
 
     handler = Handler(after=after)
     return handler
+
+
+def constants_handler(found: list[tuple[float, Operation]]) -> Handler:
+    """A handler that finds numbers without a gradient that are added to what may be the loss; it notes nothing.
+
+    Args:
+        found: each number and the sum are written there.
+    """
+
+    def after(step: Step, result: Any) -> None:
+        role = step.spec.role if step.spec is not None else ""
+        sums = role in ("add", "subtract") and isinstance(result, Tensor) and result.numel() == 1
+        if not sums or not result.requires_grad or step.path:
+            return
+        for value in step.arguments[:2]:
+            loose = isinstance(value, float) or (isinstance(value, Tensor) and not value.requires_grad)
+            if loose and float(value) != 0.0:
+                found.append((float(value), operation_of(step)))
+
+    return Handler(after=after)
+
+
+def loose_summand(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Operation | None:
+    """Where a number that no parameter changes, and that differs from batch to batch, is added to the loss.
+
+    Two forward passes; the model is left bit-identical.
+
+    Returns:
+        The sum; None where there is none, or there is one batch only.
+    """
+    seen: list[list[tuple[float, Operation]]] = []
+    for batch in batches[:2]:
+        seen.append([])
+        with preserve_state(model), torch.enable_grad(), trace(model, constants_handler(seen[-1])):
+            loss_of(model, batch, loss)
+    if len(seen) < 2 or len(seen[0]) != len(seen[1]):
+        return None
+    return next((place for (a, place), (b, _) in zip(*seen, strict=True) if a != b), None)
 
 
 def scaled_norms(value: Tensor, terms: Sequence[Term], parameters: Sequence[Tensor]) -> list[float | None]:

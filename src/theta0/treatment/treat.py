@@ -1,7 +1,7 @@
 """Apply remedies, measure again, and keep what short runs on batches kept back prove better."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,10 +59,10 @@ class _Start:
 
 class _Search:  # a class because the rounds share what was spent and tried
     def __init__(
-        self, model: nn.Module, trial: Trial, generator: Randomness, progress: Progress, kept: float | None
+        self, model: nn.Module, trial: Trial, generator: Randomness, progress: Progress, observed: Mapping[str, Any]
     ) -> None:
         self.model, self.generator, self.progress = model, generator, progress
-        self.trial, self.kept = replace(trial, stepped=self._stepped), kept
+        self.trial, self.observed = replace(trial, stepped=self._stepped), observed
         self.restore = snapshot(model)
         self.attempts: list[Attempt] = []
         self.cost, self.steps, self.runs, self.doing = 0.0, 0, 2 * ORDERS, ""
@@ -80,7 +80,7 @@ class _Search:  # a class because the rounds share what was spent and tried
         self.tell(self.doing)
 
     def diagnosed(self) -> Diagnosis:
-        found = measured(self.model, self.trial, self.kept)
+        found = measured(self.model, self.trial, self.observed)
         self.cost += found.cost
         return found
 
@@ -173,6 +173,8 @@ def treat(
     clip_norm: float | None = None,
     accumulate: int = 1,
     gradient_kept: float | None = None,
+    rates: Sequence[float] | None = None,
+    opposed: bool = False,
     steps: int = 100,
     max_batches: int | None = 32,
     generator: Randomness = None,
@@ -202,6 +204,8 @@ def treat(
         clip_norm: to which you clip the gradient's norm before each step; None for no clipping.
         accumulate: over how many batches each of your steps accumulates gradients.
         gradient_kept: the share of the gradient that your optimizer's step finds; see `diagnose`.
+        rates: the learning rates of the first steps; see `diagnose`.
+        opposed: whether something beyond the loss keeps it in bounds; see `diagnose`.
         steps: the training budget of each run.
         max_batches: how many batches are read; None reads all.
         generator: for remedies that draw.
@@ -214,6 +218,7 @@ def treat(
         ValueError: on a wrong argument or unusable data; the model is then as it was.
     """
     checked(loss, step)
+    observed = {"gradient_kept": gradient_kept, "rates": rates, "opposed": opposed}
     if with_ not in ("auto", STANDARDIZE, *REMEDIES):
         raise ValueError(f"with: expected auto, {', '.join(REMEDIES)}, {STANDARDIZE}, got {with_!r}")
     inner = initialised(model)
@@ -229,7 +234,7 @@ def treat(
         _require_parts_go_through(inner, trial.rest[0], found[0], loss)
     stream = torch.initial_seed() if generator is None else generator
     with shown(progress, "fixing the starting point") as tell, preserve_randomness():
-        search = _Search(inner, trial, stream, tell, gradient_kept)
+        search = _Search(inner, trial, stream, tell, observed)
         keep = search.restore
         try:
             treatment, keep = _searched(search, with_)
@@ -287,7 +292,7 @@ def _too_fast(start: _Start, rate: float) -> bool:
 
 def _standardized(search: _Search) -> _Start:
     wrapper = StandardizedInput(search.model, [batch.inputs for batch in search.trial.rest])
-    after = measured(wrapper, search.trial)
+    after = measured(wrapper, search.trial, search.observed)
     search.cost += after.cost
     search.attempts.append(Attempt(STANDARDIZE, after, None, "wrapped"))
     return _Start((STANDARDIZE,), search.restore, after, None, wrapper)

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -97,9 +97,9 @@ def trial_of(found: Sequence[Batch], loss: Loss, *, optimizer: OptimizerKind, ra
     return Trial(rest, train, probe, confirm, loss, optimizer, rate, steps)
 
 
-def measured(model: nn.Module, trial: Trial, gradient_kept: float | None = None) -> Diagnosis:
-    """Diagnose the start that the model has."""
-    options: dict[str, Any] = {"rate": trial.rate, "gradient_kept": gradient_kept}
+def measured(model: nn.Module, trial: Trial, observed: Mapping[str, Any]) -> Diagnosis:
+    """Diagnose the start that the model has; `observed` is what is known of the user's own steps."""
+    options: dict[str, Any] = {"rate": trial.rate, **observed}
     return diagnosis_of(model, trial.rest[:_MEASURED], trial.loss, optimizer=trial.optimizer, **options)
 
 

@@ -5,21 +5,23 @@ from collections.abc import Sequence
 from theta0.diagnosis.consequences import SILENCE
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding, Severity
-from theta0.diagnosis.rule import Place, Rule, RuleDoc, listed
+from theta0.diagnosis.rule import Place, Rule, RuleDoc, listed, whole_parts
 from theta0.measurements.gradient_paths import Cut, GradientPaths
+from theta0.measurements.recurrences import CutRecurrence
 
 HALF = 0.5  # of the trained tensors, of the weights, or of the loss
 
 
 def judge(evidence: Evidence) -> list[Finding]:
-    """One finding for each kind of cut, and one for each summand of the loss that is cut off."""
+    """One finding for each kind of cut, for each summand of the loss that is cut off, and for a recurrence that is."""
+    recurrence = [] if evidence.cut_recurrence is None else [_of_recurrence(evidence.cut_recurrence)]
     paths = evidence.paths
     if paths is None:
-        return []
+        return recurrence
     cuts = [cut for cut in paths.cuts if cut.kind != "zero" or cut.term is not None]
     kinds = dict.fromkeys(cut.kind for cut in cuts if cut.term is None)
     whole = [_finding(evidence, paths, [c for c in cuts if c.kind == kind and c.term is None]) for kind in kinds]
-    return whole + [_of_term(evidence, paths, cut) for cut in cuts if cut.term is not None]
+    return whole + [_of_term(evidence, paths, cut) for cut in cuts if cut.term is not None] + recurrence
 
 
 def _finding(evidence: Evidence, paths: GradientPaths, cuts: Sequence[Cut]) -> Finding:
@@ -30,22 +32,27 @@ def _finding(evidence: Evidence, paths: GradientPaths, cuts: Sequence[Cut]) -> F
     total = sum(named[name].numel() for name in evidence.trained)
     share = max(len(lost) / len(evidence.trained), sum(named[name].numel() for name in lost) / max(1, total))
     layer = first.operation.path or first.parameters[-1].rpartition(".")[0]
+    parts = whole_parts(evidence, lost) if first.kind != "no_grad" else []  # what runs without gradients may be meant
     return Finding(
         code="gradient-cut",
-        severity="error" if share >= HALF else "warning",
+        severity="error" if share >= HALF or parts else "warning",
         layer=layer,
         value=share,
         threshold=HALF,
         message=(
             f"The gradient ends at {first.operation}: {_WHY[first.kind]}. {listed(lost)} "
             f"{'gets' if len(lost) == 1 else 'get'} none by any path and never "
-            f"{'changes' if len(lost) == 1 else 'change'}. {_advice(first, paths)}"
+            f"{'changes' if len(lost) == 1 else 'change'}{_said(parts)}. {_advice(first, paths)}"
         ),
         remedy="",
         source="the autograd graph of one step",
         layers=(layer, *lost),
         source_line=first.operation.line,
     )
+
+
+def _said(parts: Sequence[str]) -> str:
+    return f": all of {listed(parts)}" if parts else ""
 
 
 def _of_term(evidence: Evidence, paths: GradientPaths, cut: Cut) -> Finding:
@@ -67,6 +74,28 @@ def _of_term(evidence: Evidence, paths: GradientPaths, cut: Cut) -> Finding:
         source="the autograd graph of one step",
         layers=(cut.operation.path,),
         source_line=cut.operation.line or term.operation.line,
+    )
+
+
+def _of_recurrence(found: CutRecurrence) -> Finding:
+    """A state that keeps its values from step to step and loses its graph."""
+    return Finding(
+        code="gradient-cut",
+        severity="warning",
+        layer=found.operation.path or found.parameter.rpartition(".")[0],
+        value=float(found.steps - 1),
+        threshold=0.0,
+        message=(
+            f"{found.parameter} is applied {found.steps} times, each time to what the last time made, and between "
+            "any two "
+            f"the gradient ends at {found.operation}: each step learns for itself alone, and none learns what to "
+            "keep for "
+            "later ones. Detach the state between batches, or chunks of many steps."
+        ),
+        remedy="",
+        source="the autograd graph of one step",
+        layers=(found.operation.path, found.parameter),
+        source_line=found.operation.line,
     )
 
 
@@ -123,8 +152,14 @@ RULE = Rule(
             (
                 "trained parameters that get no gradient by any path though the loss depends on them, as a share of "
                 "tensors or of weights; of a summand without gradient, its share of the loss",
-                f"any: warning; {HALF:g}: error",
+                f"any: warning; {HALF:g}, or all that the optimizer holds of one of the model's parts, unless it runs "
+                "under no_grad: error",
                 "exact, from the graph; the severity is judgement",
+            ),
+            (
+                "steps of a recurrence, three or more, between all of which the state loses its graph",
+                "all: warning",
+                "exact, from the graph",
             ),
         ),
         fix="""

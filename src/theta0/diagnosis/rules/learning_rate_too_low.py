@@ -1,20 +1,31 @@
 """A learning rate so far below what the curvature allows that training takes for ever."""
 
+import itertools
+import math
 from collections.abc import Sequence
 
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.outcome import better_rate
-from theta0.diagnosis.results import MEASURED, Finding
+from theta0.diagnosis.results import MEASURED, Finding, Severity
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, only_beside_notes
 from theta0.experiments.probe import ExperimentRun, Probe
 
 LOW = 1e-5  # of the largest stable rate
 HARDLY, MUCH, AHEAD = 0.1, 0.2, 4.0  # of the way from the first loss to what shows learning; times as far
+FEW, SHORT = 10.0, 30.0  # steps at the highest rate that all of a schedule's together are worth: error, warning
+NOTHING = 1e-6  # of the highest rate
+_FADED = 2e-4  # of the highest rate, just before it is nothing: one that ends at once is above
+_FEW_SEEN, _STEADY = 100, 0.05  # rates that nothing continues; the spread of the factors by which they fall
+_RESTS = 3  # steps at rate 0 that no warm-up needs
+_SCHEDULE = "the rates of the steps, as the schedule sets them; threshold: judgement"
 SLOWLY, HALFWAY = 0.25, 0.5  # of the way, where a higher rate goes half of it or trains
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """A trial of the rate given and of higher ones; without a probe, the rate over the largest stable one."""
+    """A schedule that leaves nothing; a trial of the rate given and of higher ones; without a probe, its bound."""
+    scheduled = _scheduled(evidence.rates or ())
+    if scheduled is not None:
+        return scheduled
     probe = evidence.probe
     run = None if probe is None else probe.at(evidence.rate)
     return _suspected(evidence) if probe is None or run is None else _tried(run, probe)
@@ -31,6 +42,60 @@ def _tried(run: ExperimentRun, probe: Probe) -> Finding | None:
     if way > (SLOWLY if farther > HALFWAY else HARDLY) or farther < MUCH or times * farther < AHEAD * way:
         return None
     return better_rate("warning", run, better, probe)
+
+
+def _scheduled(rates: Sequence[float]) -> Finding | None:
+    """A schedule whose rates are zero, begin with zeros, or fall so fast that all steps together lead nowhere."""
+    if len(rates) < _RESTS:
+        return None
+    peak = max(rates)
+    resting = next((number for number, rate in enumerate(rates) if rate > NOTHING * peak), len(rates))
+    if peak <= 0 or resting >= _RESTS:
+        what = f"the first {resting:,} steps are" if peak > 0 else f"all {len(rates):,} steps seen are"
+        advice = "Let it begin above zero: a warm-up rises from the first step on, and is no whole division."
+        return _of_schedule("warning" if peak > 0 else "error", 0.0, f"{what} made at a rate of 0. {advice}")
+    worth = _worth(rates, peak)
+    if worth >= SHORT:
+        return None
+    shown = ", ".join(f"{rate:.2g}" for rate in rates[:5])
+    message = (
+        f"the rate goes {shown} …, step by step: all steps together are worth {worth:.2g} at its highest. A "
+        "schedule made "
+        "for epochs steps once an epoch, after the inner loop; else let it fall by less."
+    )
+    return _of_schedule("error" if worth < FEW else "warning", worth, message)
+
+
+def _worth(rates: Sequence[float], peak: float) -> float:
+    """The sum of the rates over the highest, where they fade from the first step on; infinite for any other schedule.
+
+    One that ends at zero at once, as a line or half a cosine does, is as long as training is. Of a few rates that fall
+    by a factor each the rest is a geometric series.
+    """
+    if rates[0] < peak * (1 - NOTHING):
+        return math.inf
+    total, last = math.fsum(rates) / peak, rates[-1] / peak
+    if last <= NOTHING:
+        before = min(rate for rate in rates if rate > NOTHING * peak)
+        return total if before < _FADED * peak else math.inf
+    if len(rates) > _FEW_SEEN or min(rates) <= 0:
+        return math.inf
+    falls = [later / rate for rate, later in itertools.pairwise(rates)]
+    steady = max(falls) < 1 and max(falls) - min(falls) < _STEADY
+    return total + last * falls[-1] / (1 - falls[-1]) if steady else math.inf
+
+
+def _of_schedule(severity: Severity, worth: float, what: str) -> Finding:
+    return Finding(
+        code="learning-rate-too-low",
+        severity=severity,
+        layer="",
+        value=worth,
+        threshold=FEW if severity == "error" else SHORT,
+        message=f"The schedule takes the learning rate to nothing: {what}",
+        remedy="",
+        source=_SCHEDULE,
+    )
 
 
 def _suspected(evidence: Evidence) -> Finding | None:
@@ -56,6 +121,8 @@ def _suspected(evidence: Evidence) -> Finding | None:
 
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
     """Beside other findings it stands only where a higher rate was seen to train."""
+    if finding.source == _SCHEDULE:
+        return finding
     # A start that lets nothing through has next to no curvature, and any rate looks too low.
     proven = any(run.outcome == "trains" for run in finding.evidence)
     causes = [other for other in others if other.code != "does-not-train"]
@@ -70,8 +137,23 @@ RULE = Rule(
     revise=revise,
     doc=RuleDoc(
         meaning="Nothing is wrong with the start, but the steps are so small that the loss will hardly move.",
-        why="A rate from another optimizer or another model, or an exponent that is off by a few.",
+        why="A rate from another optimizer or another model, or an exponent that is off by a few. Or a schedule that "
+        "is made for epochs and steps with every batch, or whose warm-up is a whole division. Schedules are known of "
+        "training "
+        "scripts, whose steps are watched, and else by `rates`.",
         numbers=(
+            (
+                "of a script's schedule, the sum of all rates over the highest one, where they fade from the first "
+                "step "
+                "on",
+                f"{FEW:g} steps: error; {SHORT:g}: warning",
+                "judgement",
+            ),
+            (
+                f"of a script's schedule, {_RESTS} first steps or more with a rate of 0",
+                "all that are seen: error; else warning",
+                "nothing is learnt in them",
+            ),
             (
                 "in a trial, the way from the first loss to what shows learning that a run goes at the rate, and at "
                 "ten or a hundred times it",

@@ -9,16 +9,19 @@ from torch import Tensor
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
+from theta0.experiments.endless_fall import FAR, FASTER, LENGTHS, EndlessFall
 from theta0.measurements.loss_contracts import Breach, Compare
 
 FEW_CLASSES = 100
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """The worst breach of what a loss takes; else a squared error on classes."""
+    """The worst breach of what a loss takes; else a loss that falls without end; else a squared error on classes."""
     breaches = sorted(evidence.inspection.breaches, key=lambda breach: not breach.severe)
     if breaches:
         return _breach(breaches[0])
+    if evidence.endless_fall is not None:
+        return _endless(evidence.endless_fall)
     return next((found for c in evidence.inspection.comparisons if (found := _classes(evidence, c))), None)
 
 
@@ -39,6 +42,32 @@ def _breach(breach: Breach) -> Finding:
         remedy="",
         source="what the loss is defined for",
         source_line=breach.operation.line,
+    )
+
+
+def _endless(fall: EndlessFall) -> Finding:
+    """A loss without a minimum, by the direction in which it falls faster and faster."""
+    term = fall.term
+    falls = "It" if term is None else f"The summand `{term.name}` ({term.line or 'no line known'})"
+    ways = " and ".join(
+        f"{loss:.3g} at {length:g}" for length, loss in zip(fall.lengths[-2:], fall.losses[-2:], strict=True)
+    )
+    return Finding(
+        code="loss-mismatch",
+        severity="error",
+        layer="",
+        value=fall.losses[-1],
+        threshold=-FAR * max(1.0, abs(fall.first)),
+        message=(
+            f"The loss has no minimum: with {fall.parameter} alone moved, it falls from {fall.first:.3g} to {ways} "
+            "(root "
+            f"mean square of an entry's change), faster and faster. {falls} falls without end. Look at its sign (a "
+            "divergence is added, a log-likelihood is maximized), and at what should bound it: a margin, a "
+            "normalization (log_softmax), a square."
+        ),
+        remedy="",
+        source="losses along single parameters; those with a minimum rise or stand still there",
+        source_line="" if term is None else term.line,
     )
 
 
@@ -95,6 +124,14 @@ RULE = Rule(
                 "than the outputs (ctc_loss); a loss that is negated, or below 0 and unbounded",
                 "any: error; warning where the loss keeps a minimum",
                 "definition of each loss",
+            ),
+            (
+                f"the loss with single parameter tensors moved by {LENGTHS[0]:g} to {LENGTHS[-1]:g} an entry along the "
+                f"negative gradient: falls {FASTER:g} times as far in each tenfold length, to {FAR:g} times the first "
+                "loss below zero; not asked of losses that are sums of standard ones, that another optimizer trains "
+                "against, or whose value is not what is minimized (policy gradients, contrastive divergence)",
+                "any: error",
+                "a bounded loss cannot; a log-density rises where what it models is missed",
             ),
             (
                 f"a squared or absolute error on one-hot targets, or on the numbers of 3 to {FEW_CLASSES} classes",

@@ -5,9 +5,12 @@ import math
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
+from theta0.experiments.opposed_terms import DWARFED
 from theta0.measurements.gradient_paths import GradientPaths
 
 RATIO = 1e4  # penalties are often 1e3 smaller by design
+COSTS = 3.0  # times what comparisons with data gain: what other summands rise meanwhile
+GAIN, HELD_BACK = 0.1, 0.75  # of the comparisons' first value, gained without the others; of that, what the sum gains
 LITTLE = 0.15  # of the best constant outputs' loss: what the best outputs of all gain beyond it
 
 
@@ -16,8 +19,40 @@ def judge(evidence: Evidence) -> list[Finding]:
     paths = evidence.paths
     if paths is None or len(paths.terms) < 2:
         return []
-    outweighed = _outweighed(evidence, paths)
-    return [outweighed] if outweighed is not None else _by_gradients(paths)
+    found = _opposed(evidence) or _outweighed(evidence, paths)
+    return [found] if found is not None else _by_gradients(paths)
+
+
+def _opposed(evidence: Evidence) -> Finding | None:
+    """Training on the sum leaves the targets alone, and learning from them costs much more than it gains."""
+    found = evidence.opposed_terms
+    if found is None or found.operation is None:
+        return None
+    first, joint, alone = found.fits
+    learns = found.gained > GAIN * abs(first) and first - joint < HELD_BACK * (first - alone)
+    if not learns or found.ratio < COSTS:
+        return None
+    return Finding(
+        code="loss-terms",
+        severity="error",
+        layer="",
+        value=found.ratio,
+        threshold=COSTS,
+        message=(
+            f"In {found.steps} steps on the sum, what compares outputs with data falls from {first:.3g} to "
+            f"{joint:.3g}; in "
+            f"{found.steps} more on that alone it falls to {alone:.3g}, and the other summands rise from "
+            f"{found.others[1]:.3g} to {found.others[2]:.3g}, {found.ratio:.2g} times as much: what can be learnt "
+            "from the "
+            f"data costs more than it gains. The one that rises most is `{found.operation.name}` "
+            f"({found.operation.line or 'no line known'}). Reduce both in the same way, as sums over entries and "
+            "means over "
+            "samples, or lower its weight."
+        ),
+        remedy="",
+        source="short runs on the sum and on a part of it; threshold: judgement",
+        source_line=found.operation.line,
+    )
 
 
 def _outweighed(evidence: Evidence, paths: GradientPaths) -> Finding | None:
@@ -109,6 +144,15 @@ RULE = Rule(
         why="One is a sum over entries where the other is a mean, their units differ, or a weight is wrong by powers "
         "of ten. A gradient of exactly zero comes from a weight of zero, or from a penalty that is not violated yet.",
         numbers=(
+            (
+                f"where summands that compare with no data have {DWARFED:g} times the gradient of those that do: "
+                "what they rise, "
+                "over what those that do fall, in a short run on these alone after one on the sum, which gains "
+                "less than "
+                f"{HELD_BACK:.0%} of that; losses with derivatives are left out",
+                f"{COSTS:g}: error",
+                "judgement",
+            ),
             (
                 "what the best outputs of all gain over the best constant ones, as a share of the loss of these",
                 f"{LITTLE:g}: warning",

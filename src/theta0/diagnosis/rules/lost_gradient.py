@@ -35,8 +35,11 @@ def _nothing() -> Finding:
         0.0,
         0.0,
         "The optimizer's step finds no gradient, so that nothing is learnt: the one that the backward pass leaves is "
-        "reset before the step (call zero_grad() before backward(), or after step(), not between them), or the loss "
-        "does not depend on what the optimizer holds (a prediction under no_grad, another network's parameters).",
+        "reset before the step (call zero_grad() before backward(), or after step(), not between them), step() is "
+        "never "
+        "called, or the loss does not depend on what the optimizer holds (a prediction under no_grad, another "
+        "network's "
+        "parameters).",
         "",
     )
 

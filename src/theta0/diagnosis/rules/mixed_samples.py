@@ -3,6 +3,7 @@
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
+from theta0.measurements.padding import AGREE
 
 SHARE = 1e-3  # of the effect of a sample's own inputs
 STRONG = 0.03
@@ -11,7 +12,10 @@ _RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu", "scan"))
 
 
 def judge(evidence: Evidence) -> list[Finding]:
-    """Samples that see each other, positions that see what they are to predict, positions that see nothing."""
+    """Samples that see each other, positions that see what they are to predict, nothing, or padding alone."""
+    inverted = _inverted(evidence)
+    if inverted is not None:
+        return [inverted]
     ahead = evidence.look_ahead
     positions_first = ahead is not None and ahead.axis == 0  # what is along the first axis are no samples
     found = (None if positions_first else _samples(evidence), _ahead(evidence), _blind(evidence))
@@ -40,6 +44,33 @@ def _ahead(evidence: Evidence) -> Finding | None:
         source="two forward passes, between which the later halves of samples are exchanged; exactly 0 with a mask",
         layers=() if found.operation is None else (found.operation.path,),
         source_line="" if found.operation is None else found.operation.line,
+    )
+
+
+def _inverted(evidence: Evidence) -> Finding | None:
+    """A mask that hides all positions but those that are padding."""
+    if not evidence.inspection.padding.inverted:
+        return None
+    found = evidence.inspection.padding.inverted[0]
+    operation = found.operation
+    return Finding(
+        code="mixed-samples",
+        severity="error",
+        layer=operation.path,
+        value=found.agreement,
+        threshold=AGREE,
+        message=(
+            f"The mask at {operation} hides the positions that hold data and shows those that are padding "
+            f"({found.padding:.0%} of all), in {found.agreement:.0%} of the positions of padded samples: the "
+            "network sees "
+            "only what says nothing. Invert it. In attention of torch.nn, True in key_padding_mask hides a "
+            "position; in "
+            "scaled_dot_product_attention, True in attn_mask shows it; in masked_fill it is filled."
+        ),
+        remedy="",
+        source="the ends of samples that hold one value, against the mask; threshold: judgement",
+        layers=(operation.path,),
+        source_line=operation.line,
     )
 
 
@@ -131,6 +162,13 @@ RULE = Rule(
                 "a causal network gives exactly 0; judgement",
             ),
             ("positions from which attention hides everything, in every sample", "0: warning", "exact"),
+            (
+                "positions of padded samples (ends of different lengths that hold one value) at which a mask hides "
+                "what "
+                "is not padding and shows what is",
+                f"{AGREE:.0%}: error",
+                "1 for a mask that is inverted, 0 for one that is not",
+            ),
         ),
         fix="model.dim = -1",
         command="No command changes your forward pass: look at the operation that the finding names.",

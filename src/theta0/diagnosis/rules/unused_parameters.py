@@ -2,7 +2,7 @@
 
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
-from theta0.diagnosis.rule import Place, Rule, RuleDoc, listed
+from theta0.diagnosis.rule import Place, Rule, RuleDoc, listed, whole_parts
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -11,17 +11,28 @@ def judge(evidence: Evidence) -> Finding | None:
     unused = [name for name in evidence.without_gradient if name not in cut]
     if not unused:
         return None
+    parts = [] if evidence.paths is None else whole_parts(evidence, evidence.paths.idle)
+    loose = evidence.loose_summand if parts else None
     return Finding(
         code="unused-parameters",
-        severity="error" if len(unused) == len(evidence.trained) else "note",
+        severity="error" if len(unused) == len(evidence.trained) or loose is not None else "note",
         layer=unused[0],
         value=float(len(unused)),
         threshold=0.0,
-        message=f"The loss does not depend on {listed(unused)}, on these batches. {_why(evidence)}",
+        message=f"The loss does not depend on {listed(unused)}, on these batches. {_why(evidence)}"
+        + ("" if loose is None else _LOOSE.format(part=listed(parts))),
         remedy="",
         source="autograd finds no path from the loss",
         layers=tuple(unused),
+        source_line="" if loose is None else loose.line,
     )
+
+
+_LOOSE = (
+    " A number that no parameter changes is added to the loss, another one for each batch: what {part} makes left "
+    "torch on "
+    "its way there (tolist, numpy, item, a tensor built anew). Compute with tensors up to the loss."
+)
 
 
 def _why(evidence: Evidence) -> str:
@@ -48,7 +59,8 @@ RULE = Rule(
         numbers=(
             (
                 "parameters that the loss does not depend on",
-                "0: note; error if the loss depends on no parameter",
+                "0: note; error if the loss depends on no parameter, or if all of one of the model's parts is used in "
+                "vain and a number without gradient, another one for each batch, is added to the loss",
                 "autograd",
             ),
         ),
