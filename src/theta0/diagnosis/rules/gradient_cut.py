@@ -32,10 +32,11 @@ def _finding(evidence: Evidence, paths: GradientPaths, cuts: Sequence[Cut]) -> F
     total = sum(named[name].numel() for name in evidence.trained)
     share = max(len(lost) / len(evidence.trained), sum(named[name].numel() for name in lost) / max(1, total))
     layer = first.operation.path or first.parameters[-1].rpartition(".")[0]
+    held = set(lost) - set(evidence.kind.lacking)  # what no optimizer holds is not to be trained
     parts = whole_parts(evidence, lost) if first.kind != "no_grad" else []  # what runs without gradients may be meant
     return Finding(
         code="gradient-cut",
-        severity="error" if share >= HALF or parts else "warning",
+        severity="note" if not held else "error" if share >= HALF or parts else "warning",
         layer=layer,
         value=share,
         threshold=HALF,

@@ -10,7 +10,8 @@ from theta0.measurements.gradient_paths import GradientPaths
 
 RATIO = 1e4  # penalties are often 1e3 smaller by design
 COSTS = 3.0  # times what comparisons with data gain: what other summands rise meanwhile
-GAIN, HELD_BACK = 0.1, 0.75  # of the comparisons' first value, gained without the others; of that, what the sum gains
+GAIN, RISE = 0.02, 0.3  # of the comparisons' first value: gained without the others, and lost by them
+HELD_BACK = 0.75  # of what the comparisons gain in all: what they gain in the sum
 LITTLE = 0.15  # of the best constant outputs' loss: what the best outputs of all gain beyond it
 
 
@@ -30,6 +31,7 @@ def _opposed(evidence: Evidence) -> Finding | None:
         return None
     first, joint, alone = found.fits
     learns = found.gained > GAIN * abs(first) and first - joint < HELD_BACK * (first - alone)
+    learns = learns and found.others[2] - found.others[1] > RISE * abs(first)
     if not learns or found.ratio < COSTS:
         return None
     return Finding(
