@@ -123,3 +123,14 @@ def test_what_all_steps_are_worth_is_a_geometric_series():
     assert _scheduled([0.5**n for n in range(5)]).value == pytest.approx(2.0)
     assert _scheduled([1.0, 1.0, 1.0, 1.0]) is None
     assert _scheduled([math.cos(n / 30) for n in range(40)]) is None
+
+
+def test_the_rate_of_one_side_of_a_game_is_not_called_too_low():
+    torch.manual_seed(0)
+    x = torch.randn(64, 8)
+    model, batches = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 3)), [(x, x[:, :3].argmax(1))]
+    codes = [
+        [f.code for f in theta0.diagnose(model, batches, "cross_entropy", learning_rate=1e-7, opposed=opposed).findings]
+        for opposed in (False, True)
+    ]
+    assert ["learning-rate-too-low" in found for found in codes] == [True, False]

@@ -24,7 +24,7 @@ SLOWLY, HALFWAY = 0.25, 0.5  # of the way, where a higher rate goes half of it o
 def judge(evidence: Evidence) -> Finding | None:
     """A schedule that leaves nothing; a trial of the rate given and of higher ones; without a probe, its bound."""
     scheduled = _scheduled(evidence.rates or ())
-    if scheduled is not None:
+    if scheduled is not None or evidence.opposed:  # one side of a game that learns fast says nothing of the game
         return scheduled
     probe = evidence.probe
     run = None if probe is None else probe.at(evidence.rate)
