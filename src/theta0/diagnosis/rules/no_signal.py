@@ -70,6 +70,8 @@ def _by_heart(evidence: Evidence) -> Finding | None:
     found = evidence.shuffled_labels
     if found is None or len(found.permuted) < PERMUTATIONS or not found.advantage < ADVANTAGE:
         return None
+    if evidence.learnt_dependence is not None and evidence.learnt_dependence >= CLEAR:
+        return None  # on samples that were not trained on, outputs follow the targets
     return Finding(
         code="no-signal",
         severity="warning",
@@ -167,8 +169,8 @@ RULE = Rule(
             (
                 "how much more loss the real labels lose than permuted ones in the same short run, as a share, where "
                 f"that gained less than {BY_HEART:.0%} of what there is to learn and there are {LEAST_SAMPLES} samples",
-                f"{ADVANTAGE:g} on each of {PERMUTATIONS} permutations: warning, unless the dependence is {CLEAR:g} or "
-                "more",
+                f"{ADVANTAGE:g} on each of {PERMUTATIONS} permutations: warning, unless a dependence of these is "
+                f"{CLEAR:g} or more",
                 "judgement",
             ),
         ),
