@@ -13,8 +13,8 @@ healthy: an error or warning there is a false alarm. Between the two it is left 
 How the halves are split: networks, places and sizes by a fixed seed, before any verdict (`injection/plan.py`); four
 kinds are in the test half only. The test half is to be looked at once, when nothing will be changed any more.
 
-    python benchmarks/fault_injection.py truth [--half dev|test]     # ground truth, an hour on one thread; resumable
-    python benchmarks/fault_injection.py verdicts [--half dev|test] [--out FILE.json] [--table FILE.md] [--jobs N]
+    python benchmarks/fault_injection.py truth [--half dev|test|fresh]  # ground truth, an hour; resumable
+    python benchmarks/fault_injection.py verdicts [--half dev|test|fresh] [--out FILE.json] [--table FILE.md] [--jobs N]
     python benchmarks/fault_injection.py networks                    # healthy networks at a grid of rates
 """
 
@@ -43,9 +43,11 @@ REMINDER = "The test half is to be looked at once, after the last change, and re
 
 def stored_plan() -> dict[str, list[str]]:
     """Names of the injections of each half, drawn once, before anything was trained or judged."""
-    if not PLAN.exists():
-        PLAN.write_text(json.dumps({half: plan.planned(half) for half in plan.halves()}, indent=0) + "\n")
-    return json.loads(PLAN.read_text())
+    known = json.loads(PLAN.read_text()) if PLAN.exists() else {}
+    if set(known) != set(plan.halves()):
+        known |= {half: plan.planned(half) for half in plan.halves() if half not in known}
+        PLAN.write_text(json.dumps(known, indent=0) + "\n")
+    return known
 
 
 def child(work: str, half: str, network: str, store: Path, seconds: float) -> None:
@@ -92,10 +94,14 @@ def read_truth() -> dict:
 
 
 def collect_truth(store: Path) -> None:
-    """Put the stores of both halves together into one compact file, as far as they are done."""
-    rows = truth.read(store / "truth_dev.jsonl") | truth.read(store / "truth_test.jsonl")
-    networks = {name.split("/")[1]: row for name, row in rows.items() if name.startswith("healthy/")}
-    found = {name: row for name, row in sorted(rows.items()) if not name.startswith("healthy/")}
+    """Put the stores of all halves together into one compact file, as far as they are done, with what it holds."""
+    known = read_truth() if TRUTH.exists() else {"networks": {}, "injections": {}}
+    rows = {name: row for half in plan.halves() for name, row in truth.read(store / f"truth_{half}.jsonl").items()}
+    networks = {name.split("/")[1]: row for name, row in rows.items() if name.startswith("healthy/")} | known[
+        "networks"
+    ]
+    found = known["injections"] | {name: row for name, row in rows.items() if not name.startswith("healthy/")}
+    found = dict(sorted(found.items()))
     header = {"ill below": truth.ILL, "harmless from": truth.HARMLESS, "seed": plan.SEED, "halves": plan.halves(), "held out": plan.held_out_kinds(), "torch": torch.__version__}  # fmt: skip  # noqa: E501
     lines = [json.dumps(header)[:-1], '"networks": {' + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in networks.items()) + "}"]  # fmt: skip  # noqa: E501
     lines.append('"injections": {' + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found.items()) + "}}")
@@ -105,7 +111,7 @@ def collect_truth(store: Path) -> None:
 
 def report(half: str, arguments: argparse.Namespace) -> None:
     """Compare verdicts with the truth; write results and table."""
-    entries = {k: v for k, v in read_truth()["injections"].items() if k.startswith(half)}
+    entries = {k: v for k, v in read_truth()["injections"].items() if k.startswith(f"{half}/")}
     rows = truth.read(arguments.store / f"verdicts_{half}.jsonl")
     result = summary(entries, rows, plan.held_out_kinds())
     text = markdown(result, half)
@@ -129,7 +135,7 @@ def grid() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", choices=("truth", "verdicts", "networks"))
-    parser.add_argument("--half", choices=("dev", "test"), default="dev")
+    parser.add_argument("--half", choices=("dev", "test", "fresh"), default="dev")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--store", type=Path, default=STORE, help="what is done is kept here, and not done again")

@@ -2,7 +2,8 @@
 
 The networks of each family are dealt to the two halves in an order drawn by a fixed seed. For every kind of fault, the
 networks of a half are tried in a drawn order until there are enough into which it fits; place and size are drawn
-from the injection's name, which holds the half. Four kinds, drawn by the same seed, are in the test half only.
+from the injection's name, which holds the half. Four kinds, drawn by the same seed, are in the test half only. A fresh
+draw, by a seed of its own, has one injection of every kind in any of the networks: new places, sizes and starts.
 """
 
 import random
@@ -15,8 +16,8 @@ from .networks import healthy
 from .registry import KINDS, Injected
 from .training_faults import runs
 
-SEED = 2027
-PER_KIND = {"dev": 8, "test": 7}  # injections of a kind in a half
+SEED, FRESH_SEED = 2027, 4093
+PER_KIND = {"dev": 8, "test": 7, "fresh": 1}  # injections of a kind in a half
 DRAWS = 4  # of place and size, at most, for one network and kind
 FAMILIES = (
     ("mlp_relu", "mlp_tanh", "mlp_sigmoid", "mlp_gelu_norm", "residual_mlp", "mixer"),
@@ -34,11 +35,11 @@ FAMILIES = (
 
 
 def halves() -> dict[str, list[str]]:
-    """Networks of the development and the test half."""
+    """Networks of the development and the test half, and of the fresh draw."""
     rng, dealt = random.Random(SEED), []
     for family in FAMILIES:
         dealt += rng.sample(family, len(family))
-    return {"dev": dealt[::2], "test": dealt[1::2]}
+    return {"dev": dealt[::2], "test": dealt[1::2], "fresh": [name for family in FAMILIES for name in family]}
 
 
 def held_out_kinds() -> list[str]:
@@ -68,7 +69,7 @@ def planned(half: str) -> list[str]:
         if half == "dev" and kind in held_out_kinds():
             continue
         order = halves()[half]
-        order = random.Random(f"{SEED}/{half}/{kind}").sample(order, len(order))
+        order = random.Random(f"{FRESH_SEED if half == 'fresh' else SEED}/{half}/{kind}").sample(order, len(order))
         tried = [f"{half}/{network}/{kind}/{draw}" for draw in range(DRAWS) for network in order]
         found: list[str] = []
         missing: set[str] = set()

@@ -15,6 +15,8 @@ from .plan import injected
 from .problem import Problem
 from .truth import CONTROLS
 
+FRESH_CONTROLS = (11, 12)  # starts that no half has
+
 
 class OutOfTime(BaseException):
     """A diagnosis used up its process time; no handler for errors of the user's code may catch it."""
@@ -58,7 +60,7 @@ def judged(problem: Problem, seconds: float) -> dict:
 def lines(half: str, network: str, entries: dict[str, dict], known: dict[str, dict], seconds: float) -> Iterator[dict]:
     """Verdicts that are not known yet: healthy starts, and injections that are ill or harmless."""
     warnings.simplefilter("ignore")
-    for seed in range(CONTROLS):
+    for seed in range(CONTROLS) if half != "fresh" else FRESH_CONTROLS:
         name = f"{half}/{network}/healthy/{seed}"
         if name not in known:
             yield {"name": name, **judged(healthy(network, seed), seconds)}
