@@ -155,6 +155,7 @@ def test_the_state_before_the_first_step_is_put_back():
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert not optimizer.state
     assert all(p.grad is None for p in net.parameters())
+    assert repr(captured.steps[0]) == "<CapturedStep: Sequential, 3 batches, Adam at 0.01>"
     assert theta0.diagnose(**captured.arguments, max_batches=2).records
 
 

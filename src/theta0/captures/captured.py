@@ -72,6 +72,12 @@ class CapturedStep:
     rates: tuple[float, ...] | None = None
     opposed: bool = False
 
+    def __repr__(self) -> str:
+        """The step in one line, without the weights and the data."""
+        kind = "no optimizer" if self.optimizer is None else type(self.optimizer).__name__
+        rate = "" if self.learning_rate is None else f" at {self.learning_rate:g}"
+        return f"<CapturedStep: {type(self.model).__name__}, {len(self.batches)} batches, {kind}{rate}>"
+
     @property
     def arguments(self) -> dict[str, Any]:
         """What `theta0.diagnose` takes: `theta0.diagnose(**captured.steps[0].arguments)`."""
