@@ -62,6 +62,7 @@ MISMATCHES = {
         lambda o, t: F.ctc_loss(o[:, None], t[3:6], *LENGTHS),
         "the number of the blank",
     ),
+    "rates below zero": (mlp(1), REAL.abs().round(), lambda o, t: F.poisson_nll_loss(o, 0 * t, False), "rates above 0"),
     "one minus an error": (mlp(1), REAL, lambda o, t: 1 - F.mse_loss(o, t), "negated"),
     "squared class numbers": (mlp(1), Y, lambda o, t: (o[:, 0] - t.float()).square().mean(), "numbers of 3 classes"),
 }

@@ -2,6 +2,7 @@
 
 import math
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from theta0.diagnosis import diagnose
 from theta0.experiments.free_outputs import free_outputs
 from theta0.experiments.optimizers import optimizer_kind
 from theta0.experiments.probe import probe
-from theta0.experiments.shuffled_labels import permutable
+from theta0.experiments.shuffled_labels import ShuffledLabels, permutable
 from theta0.experiments.zero_inputs import changed_without_data
 
 X = normal(128, 8)
@@ -237,3 +238,9 @@ def test_a_diagnosis_with_every_experiment_keeps_its_budget():
     for targets, model in ((Y[order], mlp()), (Y, silent()), (Y, Sided())):
         found = diagnose(model, parts(targets), "cross_entropy", optimizer="adam", learning_rate=1e-4)
         assert found.cost <= 120
+
+
+def test_the_advantage_of_real_labels_is_the_share_that_permuted_ones_leave():
+    found = ShuffledLabels(real=1.0, permuted=(1.8, 1.5), constant=2.0, losses=((), ()), cost=4.0)
+    assert found.advantage == pytest.approx(0.5)
+    assert replace(found, real=2.5).advantage == replace(found, permuted=()).advantage == math.inf

@@ -121,3 +121,9 @@ def test_the_model_is_as_it_was_afterwards_with_divergence_and_evaluation_mode()
 def test_a_budget_is_positive(options):
     with pytest.raises(ValueError, match="expected positive numbers"):
         theta0.explain(mlp(), BATCHES, "cross_entropy", **options)
+
+
+def test_where_nothing_can_be_tried_that_is_the_verdict():
+    found = explained(mlp(), budget=1)
+    assert found.verdict.startswith("Nothing could be tried")
+    assert (found.trains, found.module, found.proof) == (False, "", None)

@@ -5,7 +5,11 @@ import torch
 from torch import nn
 
 from cases import normal
+from states import state_of
+from theta0._batches import load_batches
+from theta0.experiments import optimizer_kind
 from theta0.treatment import treat
+from theta0.treatment.trials import reached, slower_run, trial_of
 
 X = normal(64, 6)
 Y = (X[:, 0] > 0).long()
@@ -34,3 +38,18 @@ def test_without_a_rate_each_start_gets_its_own(optimizer):
     assert found.remedy == "unit-variance"
     assert found.untreated.rate > 0
     assert found.treated.rate > 0
+
+
+def test_a_start_that_a_lower_rate_suits_is_run_at_one():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    targets = X.sum(1, keepdim=True)
+    data = load_batches(list(zip(X.split(8), targets.split(8), strict=True)), model)
+    trial = trial_of(data, "mse", optimizer=optimizer_kind("sgd", model), rate=30.0, steps=6)
+    before = state_of(model)
+    run, cost = slower_run(model, trial, 30.0)
+    assert run.rate < 30
+    assert reached(run) < float("inf")
+    assert cost > run.cost
+    assert state_of(model) == before
