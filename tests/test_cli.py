@@ -50,7 +50,7 @@ def target(folder: Path, text: str, name: str = "target.py") -> Path:
 
 
 def process(*arguments: object, code: str = "from theta0.cli import app; app()", **options) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | WIDE | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.Popen(command, env=environment, text=True, stdout=-1, stderr=-1, **options)
 
@@ -61,8 +61,11 @@ def run(*arguments: object) -> tuple[int, str, str]:
     return started.returncode, out, err
 
 
+WIDE = {"COLUMNS": "300"}  # lines are not broken inside of a path, however long it is
+
+
 def inside(*arguments: object):
-    return CliRunner().invoke(app, list(map(str, arguments)))
+    return CliRunner(env=WIDE).invoke(app, list(map(str, arguments)))
 
 
 def test_help_is_quick_and_does_not_wait_for_torch():
