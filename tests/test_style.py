@@ -5,6 +5,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,23 @@ def test_examples_in_docstrings_run():
     results = {name: doctest.testmod(importlib.import_module(name), optionflags=options) for name in MODULES}
     assert sum(result.attempted for result in results.values()) > 0
     assert {name: result.failed for name, result in results.items() if result.failed} == {}
+
+
+# Words that English documentation of the field does not use; each of them was found here, as a translation's.
+QUAINT = re.compile(
+    r"\b(mend(s|ed|ing)?|bears?|borne|amiss|blam(e|ed|es)|guess(es|ed)?|hitherto|told(?! apart))\b", re.IGNORECASE
+)
+
+
+def test_texts_are_plain_english():
+    texts = {
+        f"{name}:{node.lineno}": node.value
+        for name, tree in TREES.items()
+        if not name.startswith("papers/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    pages = [*(ROOT.parents[1] / "docs").glob("*.md"), ROOT.parents[1] / "README.md"]
+    texts |= {path.name: path.read_text() for path in pages}
+    found = {where: match.group() for where, text in texts.items() if (match := QUAINT.search(text))}
+    assert found == {}

@@ -154,8 +154,8 @@ def in_place(change: Callable[Concatenate[nn.Module, P], Any]) -> Callable[Conca
 
     changed.__name__ = changed.__qualname__ = f"{change.__name__}_"
     may_refuse = "kept" in getattr(change.__annotations__["return"], "__dataclass_fields__", ())
-    told = "The model; a `NothingBetterError` says why where nothing better was found." if may_refuse else "The model."
-    changed.__doc__ = re.sub(r"(Returns:\n +).*(?:\n +\S.*)*", rf"\g<1>{told}", change.__doc__ or "", count=1)
+    said = "The model; a `NothingBetterError` says why where nothing better was found." if may_refuse else "The model."
+    changed.__doc__ = re.sub(r"(Returns:\n +).*(?:\n +\S.*)*", rf"\g<1>{said}", change.__doc__ or "", count=1)
     changed.__annotations__ = change.__annotations__ | {"return": nn.Module}
     changed.__signature__ = inspect.signature(change).replace(return_annotation=nn.Module)  # type: ignore[attr-defined]
     return cast(Callable[Concatenate[nn.Module, P], nn.Module], changed)

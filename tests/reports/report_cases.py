@@ -81,7 +81,7 @@ def deep_sigmoid(depth: int = 20) -> Diagnosis:
             "constant-output", "", 3.1e-9, 1e-4, source="measured: healthy starts lie above 0.05",
             cause="vanishing-gradients",
         ),
-        finding("initial-loss", "", 2.3412, 2.3257, "note", remedy="", source="ln 10, the best constant guess"),
+        finding("initial-loss", "", 2.3412, 2.3257, "note", remedy="", source="ln 10, the best constant prediction"),
     )  # fmt: skip
     return Diagnosis(tuple(records), findings, 3.24)
 
@@ -92,8 +92,8 @@ def healthy(depth: int = 20) -> Diagnosis:
         gradient = 2e-6 * 1.03 ** (depth - i)
         records += layer_records(name, 0.01, 1.0 + 0.01 * math.sin(i), 0.03, gradient, saturated=0.01, samples=0.9)
     note = finding(
-        "initial-loss", "", 2.4, 2.3257, "note", remedy="", source="ln 10, the best constant guess",
-        message="The first loss is 4 % above that of a constant guess. Nothing needs to be done.",
+        "initial-loss", "", 2.4, 2.3257, "note", remedy="", source="ln 10, the best constant prediction",
+        message="The first loss is 4 % above that of a constant prediction. Nothing needs to be done.",
     )  # fmt: skip
     return Diagnosis(tuple(records), (note,), 3.1)
 

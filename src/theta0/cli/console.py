@@ -55,8 +55,8 @@ def errors(show: bool, store: Path | None = None) -> Iterator[None]:
         )
     except KeyboardInterrupt:
         kept = store is not None and store.is_file() and store.stat().st_size > 0
-        told = f"the runs so far are in {store}: the same command goes on from them" if kept else "nothing was written"
-        typer.echo(f"theta0: interrupted; {told}.", err=True)
+        left = f"the runs so far are in {store}: the same command goes on from them" if kept else "nothing was written"
+        typer.echo(f"theta0: interrupted; {left}.", err=True)
         raise typer.Exit(130) from None
 
 

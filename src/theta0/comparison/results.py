@@ -18,7 +18,7 @@ class Candidate:
         suggested: the rate around which it is tried: the curvature's, or a short probe's; None where rates are given.
         rates: those tried.
         seconds: for making the start.
-        gradients: for making the start, where the method tells; else None.
+        gradients: for making the start, where the method reports it; else None.
         reason: why it could not be made, for one seed or at all, or that every rate diverged; else the empty string.
     """
 
@@ -116,10 +116,10 @@ class Comparison(Result):
 
 def all_diverged(tuning_runs: Sequence[TuningRun], standings: Sequence[Standing]) -> dict[str, str]:
     """The starts of which no run came to its end, whatever the rate."""
-    told = {}
+    reasons = {}
     for standing in standings:
         own = [tried for tried in tuning_runs if tried.start == standing.start]
         if not any(math.isfinite(run.held_out) for run in [*standing.runs, *(tried.run for tried in own)]):
             lowest = min(standing.rate, *(tried.rate for tried in own), math.inf)
-            told[standing.start] = f"every rate tried diverged, down to {lowest:.3g}"
-    return told
+            reasons[standing.start] = f"every rate tried diverged, down to {lowest:.3g}"
+    return reasons

@@ -41,7 +41,7 @@ STARTS: Mapping[str, Remedy] = {"default": as_given, **REMEDIES}
 class Made:
     """A start that was made.
 
-    `state` puts the model into it; `gradients` is the cost where the method tells.
+    `state` puts the model into it; `gradients` is the cost where the method reports it.
     """
 
     model: nn.Module

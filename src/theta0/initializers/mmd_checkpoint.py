@@ -117,7 +117,7 @@ def _require_the_same(path: Path, counters: dict[str, Any], settings: dict[str, 
     remedy = "pass the same to go on, or name another checkpoint file to begin anew"
     if "settings" not in counters:
         raise ValueError(
-            f"{path}: expected progress that tells its settings and its start, got a file of an older version without "
+            f"{path}: expected progress with its settings and its start, got a file of an older version without "
             "them; name another checkpoint file to begin anew"
         )
     for name, asked in settings.items():

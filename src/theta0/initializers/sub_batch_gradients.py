@@ -132,7 +132,7 @@ def _piece_losses(
     """The pieces' losses, with graphs, if on every rank the parts' are their means; otherwise none."""
     try:
         losses = _local_piece_losses(network, batch, cuts, pieces, weights)
-    except ValueError:  # a piece may be too small, or all padding; what is wrong with the parts too is told by them
+    except ValueError:  # a piece may be too small, or all padding; what is wrong with the parts too is reported by them
         losses = []
     failed = summed(torch.tensor(float(not losses), device=next(iter(network.parameters.values())).device))
     return [] if float(failed) else losses

@@ -29,9 +29,11 @@ def stop(diagnosis: Diagnosis, fail_on: FailOn, error: Callable[[str], Exception
         raised = error(failure_text(diagnosis, found))
         raised.diagnosis = diagnosis  # type: ignore[attr-defined]  # an AssertionError takes it, too
         raise raised
-    told = grave(diagnosis, "warning")
+    found = grave(diagnosis, "warning")
     log = logging.getLogger("theta0")
-    log.log(logging.WARNING if told else logging.INFO, "%s", failure_text(diagnosis, told) if told else repr(diagnosis))
+    log.log(
+        logging.WARNING if found else logging.INFO, "%s", failure_text(diagnosis, found) if found else repr(diagnosis)
+    )
 
 
 def scheduled_rate(optimizer: Optimizer) -> float:

@@ -1,4 +1,4 @@
-"""Findings with what follows from each: a report tells the causes, and names the consequences under them."""
+"""Findings with what follows from each: a report explains the causes, and names the consequences under them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -10,8 +10,8 @@ from theta0.treatment.results import Run, Treatment
 
 NETWORK_LABELS = {
     "loss": "loss",
-    "loss_constant": "best constant guess",
-    "loss_uniform": "guess of equal chances",
+    "loss_constant": "best constant prediction",
+    "loss_uniform": "equal probabilities",
     "starved_class_share": "classes no sample gets",
     "output_rms": "output size",
     "output_sample_std": "spread between samples",
@@ -130,11 +130,11 @@ def treatment_verdict(treatment: Treatment) -> str:
         return f"Nothing was kept, the model is bit for bit as given: {tried}."
     if treated is None or untreated is None:
         return f"{remedy} was kept."
-    plain, mended = zip(*(treatment.confirmations or ((untreated, treated),)), strict=True)
-    orders = f" on average over {len(mended)} data orders" if len(mended) > 1 else ""
+    plain, treated_losses = zip(*(treatment.confirmations or ((untreated, treated),)), strict=True)
+    orders = f" on average over {len(treated_losses)} data orders" if len(treated_losses) > 1 else ""
     steps = counted(len(treated.losses), "step")
     return (
-        f"{remedy} was kept: held-out loss {number(_mean(mended))} after {steps}{orders}, "
+        f"{remedy} was kept: held-out loss {number(_mean(treated_losses))} after {steps}{orders}, "
         f"where the start as given is at {number(_mean(plain))}."
     )
 

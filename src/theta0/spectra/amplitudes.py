@@ -196,8 +196,8 @@ def _checked(f: Callable[..., Any], points: Tensor, batch_size: int | None) -> T
             out = main_output(given)
             if out is None or len(out) != len(part):
                 came = given if out is None else out
-                told = f"{came.dtype} of shape {tuple(came.shape)}" if isinstance(came, Tensor) else type(came).__name__
-                raise ValueError(f"f: expected one floating output for each of {len(part)} points, got {told}")
+                kind = f"{came.dtype} of shape {tuple(came.shape)}" if isinstance(came, Tensor) else type(came).__name__
+                raise ValueError(f"f: expected one floating output for each of {len(part)} points, got {kind}")
             parts.append(out.detach())
     values = torch.cat(parts)
     values = values if values.dtype in (torch.float32, torch.float64) else values.float()

@@ -54,8 +54,8 @@ def _require_classes(batch: Batch, loss: Loss) -> None:
         return
     numbers = isinstance(targets, Tensor) and targets.is_floating_point()
     if name is not None or isinstance(loss, _REGRESSION) or numbers:
-        told = loss if isinstance(loss, (str, nn.Module)) else name
-        found = f"targets of type {targets.dtype}" if numbers and told is None else f"the loss {told!r}"
+        given = loss if isinstance(loss, (str, nn.Module)) else name
+        found = f"targets of type {targets.dtype}" if numbers and given is None else f"the loss {given!r}"
         raise InapplicableError(
             f"expected a classifier of two classes or more, got {found}; this start spreads the classes that a softmax "
             "predicts: take nio, gradinit or unit-variance"

@@ -80,7 +80,7 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], constrained: Sequence
             if attribute in module._parameters or attribute in module._buffers:
                 getattr(module, attribute).copy_(value)
             else:
-                with suppress(ValueError):  # of a parametrization without a right inverse; told below
+                with suppress(ValueError):  # of a parametrization without a right inverse; reported below
                     assign_weight(module, attribute, value, exact=False)
                 written[name] = value
     reached = plain_tensors(model) if written else {}

@@ -92,7 +92,7 @@ def top_eigenvalues(
 ) -> list[float]:
     """λ_max of the Fisher matrix of each start; under stochastic depth, the largest over a few drawn networks.
 
-    Every update trains one drawn network, so the largest is what a rate must bear: at 2/λ_max of the average over
+    Every update trains one drawn network, so the largest is what a rate must tolerate: at 2/λ_max of the average over
     draws, which is smaller, about half of such runs diverged.
 
     Args:
