@@ -154,7 +154,7 @@ RULE = Rule(
                 "trained parameters that get no gradient by any path though the loss depends on them, as a share of "
                 "tensors or of weights; of a summand without gradient, its share of the loss",
                 f"any: warning; {HALF:g}, or all that the optimizer holds of one of the model's parts, unless it runs "
-                "under no_grad: error",
+                "under no_grad: error; those that no optimizer holds: note",
                 "exact, from the graph; the severity is judgement",
             ),
             (
