@@ -242,6 +242,8 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         if self.affordable < RUNGS[0]:
             reason = f"{RUNGS[0]} steps do not fit into the time given"
             return Probe("undecided", self.rate, (), None, math.nan, None, math.nan, math.nan, 0.0, reason=reason)
+        if self.rate is not None:
+            self.opposed_terms  # noqa: B018 - first, since a probe may leave too few gradients for it
         allowed = None if self.rate is None else self.allowed_rate
         found = probe(
             self.model,
@@ -382,13 +384,11 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
     @cached_property
     def opposed_terms(self) -> OpposedTerms | None:
         """What comparisons with data gain where other summands, whose gradient is larger, are left out of training."""
-        probe, paths = self.probe, self.paths
-        if probe is None or paths is None or not probe.runs:
-            return None
-        norms = [norm for norm in paths.norms if norm]
+        paths = self.paths if self.probe_steps and self.trained and self.finite else None
+        norms = [] if paths is None else [norm for norm in paths.norms if norm]
         if len(norms) < 2 or max(norms) < DWARFED * min(norms):
             return None
-        rate = probe.best if self.rate is None or probe.best is None else self.rate
+        rate = self.rate if self.rate is not None or self.probe is None else self.probe.best
         if rate is None:
             return None
         found = opposed_terms(self.model, self.batches, self.loss, self.probed, rate, most=self.left)

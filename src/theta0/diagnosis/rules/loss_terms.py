@@ -11,7 +11,7 @@ from theta0.measurements.gradient_paths import GradientPaths
 RATIO = 1e4  # penalties are often 1e3 smaller by design
 COSTS = 3.0  # times what comparisons with data gain: what other summands rise meanwhile
 GAIN, RISE = 0.02, 0.3  # of the comparisons' first value: gained without the others, and lost by them
-HELD_BACK = 0.75  # of what the comparisons gain in all: what they gain in the sum
+HELD_BACK = 0.95  # of what the comparisons gain in all: what they gain in the sum
 LITTLE = 0.15  # of the best constant outputs' loss: what the best outputs of all gain beyond it
 
 
