@@ -244,3 +244,40 @@ def test_one_of_a_scripts_optimizers_and_several_targets(tmp_path):
         refused = command("diagnose", gan, "--no-probe", option)
         assert refused.returncode == 2
         assert message in refused.stderr
+
+
+TWO_LOOPS = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+teacher, student = nn.Linear(4, 2), nn.Linear(4, 2)
+x = torch.randn(32, 4)
+optimizer = torch.optim.SGD(teacher.parameters(), 0.1)
+for _ in range(12):
+    optimizer.zero_grad()
+    (teacher(x) - x[:, :2]).square().mean().backward()
+    optimizer.step()
+for _ in range(12):
+    optimizer.zero_grad()
+    with torch.no_grad():
+        wanted = teacher(x)
+    (student(x) - wanted).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_loop_that_comes_later_is_seen_where_the_first_is_skipped(tmp_path):
+    path = script(tmp_path, "", TWO_LOOPS)
+    first, second = theta0.capture(path), theta0.capture(path, skip=12)
+    assert (first.steps[0].gradient_kept, second.steps[0].gradient_kept) == (pytest.approx(1.0), 0.0)
+    found = theta0.diagnose(**second.arguments)
+    assert found.findings[0].code == "lost-gradient"
+    assert not second.steps[0].optimizer.state  # begun anew where it was looked at
+    with pytest.raises(theta0.CaptureError, match="expected a script that trains"):
+        theta0.capture(path, skip=24)
+
+
+def test_arguments_of_several_optimizers_are_not_those_of_the_first():
+    captured = theta0.capture(SCRIPTS / "gan.py", batches=2)
+    with pytest.raises(theta0.CaptureError, match=r"expected one optimizer, got 2: .*for step in captured\.steps"):
+        _ = captured.arguments

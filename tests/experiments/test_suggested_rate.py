@@ -267,3 +267,25 @@ def test_no_adaptive_rate_replaces_the_weights_in_one_step(optimizer):
         model[2].weight.mul_(1e-6)
     found = suggest_learning_rate(model, [(X, (X[:, 0] > 0).long())], "cross_entropy", optimizer, generator=0)
     assert all(run.rate <= 1 for run in found.runs)
+
+
+def test_a_curvature_of_one_point_does_not_keep_a_rate_from_being_found():
+    """The distance of two equal outputs: the root's slope there is cut at 1e-6, and its curvature is 1e9 or more."""
+
+    class Distances(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4))
+
+        def forward(self, x):
+            a, b = self.net(x[:, 0]), self.net(x[:, 1])
+            return ((a - b).square().sum(1) + 1e-12).sqrt()
+
+    torch.manual_seed(0)
+    x = torch.randn(64, 2, 4)
+    x[0, 1] = x[0, 0]
+    y = (x[:, 0] - x[:, 1]).norm(dim=1)
+    found = suggest_learning_rate(Distances(), [(x, y)] * 4, "mse", "adam", generator=0)
+    assert found.value is not None
+    assert found.proven
+    assert found.value > 1e-4

@@ -103,15 +103,22 @@ class Captured:  # filled when the script ends
         steps: one for each optimizer, in the order of their first steps.
         error: what the script raised; None where it was stopped or ended.
         seen: how many calls, backward passes and steps were seen, in words.
+        ended: whether the script ran to its end.
     """
 
     steps: list[CapturedStep] = field(default_factory=list)
     error: BaseException | None = None
     seen: str = ""
+    ended: bool = False
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What `theta0.diagnose` takes, for the first optimizer: `theta0.diagnose(**captured.arguments)`."""
+        """What `theta0.diagnose` takes, where there is one optimizer: `theta0.diagnose(**captured.arguments)`."""
+        if len(self.steps) > 1:
+            raise CaptureError(
+                f"arguments: expected one optimizer, got {len(self.steps)}: {self.steps}; diagnose each: "
+                "for step in captured.steps: theta0.diagnose(**step.arguments)"
+            )
         return self.steps[0].arguments
 
 

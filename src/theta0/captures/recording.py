@@ -136,6 +136,7 @@ class Recording:  # grows while the script runs
         interpreter: the interpreter that watches the script.
         insist: called where the script catches the request to stop again and again; does not return.
         handler: the interpreter's only one.
+        skip: optimizer steps that are still to be passed over.
     """
 
     wanted: int
@@ -157,6 +158,7 @@ class Recording:  # grows while the script runs
     interpreter: Interpreter | None = None  # None from where nothing more is to be seen
     insist: Callable[[], None] | None = None
     handler: Handler = field(default_factory=Handler)
+    skip: int = 0
 
     @property
     def enough(self) -> bool:
@@ -174,6 +176,8 @@ class Recording:  # grows while the script runs
         Raises:
             Stop: where it is.
         """
+        if self.skip > 0 and time.monotonic() <= self.deadline:
+            return
         if self.stopped or self.enough or time.monotonic() > self.deadline:
             self.stopped += 1
             if self.stopped > _ASKED and self.insist is not None:
@@ -183,17 +187,18 @@ class Recording:  # grows while the script runs
 
 
 @contextmanager
-def recorded(wanted: int, budget: float | None = None) -> Iterator[Recording]:
+def recorded(wanted: int, budget: float | None = None, skip: int = 0) -> Iterator[Recording]:
     """Within the block training is recorded; `Stop` leaves it when enough was seen.
 
     Args:
         wanted: how many backward passes of each kind.
         budget: seconds after which it stops; None for no limit.
+        skip: optimizer steps that are passed over first.
 
     Yields:
         The recording.
     """
-    found = Recording(wanted, time.monotonic() + (budget if budget is not None else 1e9))
+    found = Recording(wanted, time.monotonic() + (budget if budget is not None else 1e9), skip=skip)
     handler = Handler(
         before=lambda step: _before(found, step),
         replace=lambda step: _backward(found, step) if step.function in _BACKWARD else PROCEED,
@@ -484,6 +489,10 @@ def _after_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
     steps = found.optimizers.get(id(optimizer))
     if steps is None:
         return
+    if found.skip > 0:
+        found.skip -= 1
+        _forget(found)
+        return
     _consume(found, steps, closure=True)
     steps.sums = _sums(steps)
     changed = {id(p) for p in steps.parameters}
@@ -492,6 +501,15 @@ def _after_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
         if entry.module is not None and any(id(p) in changed for p in entry.module.parameters()):
             entry.stale = True
     found.live = [entry for entry in found.live if not entry.stale or entry.surroundings.weights]
+
+
+def _forget(found: Recording) -> None:
+    """Begin anew after a step that is passed over: the models stay as they are now."""
+    for entry in found.live:
+        entry.stale = True
+    for collected in (found.passes, found.live, found.optimizers, found.restores, found.covered, found.trained):
+        collected.clear()
+    found.unseen = found.calls = 0
 
 
 def _consume(found: Recording, steps: Steps, *, closure: bool = False) -> None:

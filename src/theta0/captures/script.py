@@ -22,6 +22,7 @@ def capture(
     *,
     batches: int = BATCHES,
     budget: float | None = None,
+    skip: int = 0,
 ) -> Captured:
     """Run a training script as it is, in this process, until enough backward passes were seen, and put its model back.
 
@@ -35,6 +36,7 @@ def capture(
         argv: its arguments.
         batches: how many training batches are enough.
         budget: seconds after which it is stopped at the next training call; None for no limit.
+        skip: optimizer steps that are passed over first, where a script trains something else before.
 
     Returns:
         For each optimizer the model before its first step, the batches, the loss or step, and the learning rate.
@@ -45,16 +47,19 @@ def capture(
     path = Path(script)
     if not path.is_file():
         raise CaptureError(f"{path}: expected a Python script, found no such file")
-    return run_script(path, argv, batches=batches, budget=budget, insist=None, keep_main=False)
+    return run_script(path, argv, batches=batches, budget=budget, insist=None, keep_main=False, skip=skip)
 
 
 @contextmanager
-def capture_steps(*, batches: int = BATCHES, budget: float | None = None) -> Iterator[Captured]:
+def capture_steps(*, batches: int = BATCHES, budget: float | None = None, skip: int = 0) -> Iterator[Captured]:
     """Watch a training loop that stands in the block; it is left when enough was seen, and the model is put back.
+
+    What stands in the block behind the loop is not run.
 
     Args:
         batches: how many training batches are enough.
         budget: seconds after which it is left at the next training call; None for no limit.
+        skip: optimizer steps that are passed over first.
 
     Yields:
         What is captured, filled when the block is left; also where the loop raises, which then goes on.
@@ -76,7 +81,7 @@ def capture_steps(*, batches: int = BATCHES, budget: float | None = None) -> Ite
         (0.1, 5, True)
     """
     found = Captured()
-    with recorded(batches, budget) as recording:
+    with recorded(batches, budget, skip) as recording:
         try:
             yield found
         except Stop:
@@ -96,6 +101,7 @@ def run_script(
     budget: float | None,
     insist: Callable[[Captured], None] | None,
     keep_main: bool,
+    skip: int = 0,
 ) -> Captured:
     """As `capture`.
 
@@ -106,16 +112,18 @@ def run_script(
         budget: in seconds.
         insist: given what was captured where the script catches the request to stop; does not return.
         keep_main: whether the script stays `__main__`, as in a process of its own.
+        skip: optimizer steps that are passed over first.
 
     Returns:
         What was captured.
     """
     found = Captured()
-    with recorded(batches, budget) as recording:
+    with recorded(batches, budget, skip) as recording:
         if insist is not None:
             recording.insist = lambda: insist(_fill(found, recording, str(path)))
         try:
             _run(path, argv, keep_main)
+            found.ended = not recording.stopped
         except Stop:
             pass
         except (Exception, SystemExit) as error:

@@ -28,6 +28,7 @@ class Given:
         loss: a name, in place of the target's.
         device: to which the model of a target file is moved.
         max_batches: how many batches are read.
+        skip: optimizer steps of a script that are passed over.
         optimizer_index: which optimizer of a script, from 1.
         seed: of all global generators, before the target is run.
         budget: in seconds.
@@ -42,6 +43,7 @@ class Given:
     loss: str | None = None
     device: str | None = None
     max_batches: int | None = None
+    skip: int = 0
     optimizer_index: int | None = None
     seed: int | None = None
     budget: float | None = None
@@ -70,6 +72,15 @@ _OPTIONS: dict[str, Any] = {
     "optimizer_index": Annotated[
         int | None,
         typer.Option(rich_help_panel=_PANEL, help="Which optimizer of a script, from 1; default: every one.", min=1),
+    ],
+    "skip": Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=_PANEL,
+            help="Optimizer steps to pass over, where a script trains something else first.",
+            metavar="STEPS",
+            min=0,
+        ),
     ],
     "seed": Annotated[
         int | None, typer.Option(rich_help_panel=_PANEL, help="Seed torch, numpy and random before the target runs.")

@@ -188,7 +188,13 @@ def _outcomes(
     wanted = given.max_batches or (TRAINED_ON if trains else BATCHES)
     with redirect_stdout(sys.stderr):
         captured = run_script(
-            Path(target), given.arguments, batches=wanted, budget=given.budget, insist=insist, keep_main=True
+            Path(target),
+            given.arguments,
+            batches=wanted,
+            budget=given.budget,
+            insist=insist,
+            keep_main=True,
+            skip=given.skip,
         )
     return judged(captured)
 
@@ -217,6 +223,10 @@ def _targets(name: str, captured: "Captured", index: int | None) -> list["Target
         observed = {key: step.arguments[key] for key in ("gradient_kept", "rates", "opposed")}
         seen: dict[str, Any] = {"step": step.step, "observed": observed, "clip_norm": step.clip_norm}
         found.append(Target(title, step.model, *taken, **seen, number=number))
+    if not captured.ended:
+        typer.echo(
+            f"{name}: stopped there; of a training loop that comes later nothing is seen (--skip STEPS)", err=True
+        )
     return found if index is None else [found[index - 1]]
 
 

@@ -29,7 +29,8 @@ def refuted(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Ev
         return list(findings)
     said = f" Training is not held back by it: {fall(run, probe.first)}."
     return [
-        replace(f, severity="note", message=f.message + said, evidence=(run,)) if f in held else f for f in findings
+        replace(f, severity="note", message=f.message + said, remedy="", evidence=(run,)) if f in held else f
+        for f in findings
     ]
 
 

@@ -31,6 +31,7 @@ TIE = 0.05  # of the least loss
 EDGE = 1.5  # times its bound: training at a fixed rate settles near it (Cohen et al., 2021), well above it breaks
 KEPT = 0.5  # of the leader's fall; where the loss falls in proportion to the rate a lower one keeps a third
 SHARP = 0.1  # of λ at the start, at the end of the leader's run
+APART = 30.0  # times as far from the first step's rate, a curvature's is tried first and need not be right
 _COARSE = 0.1  # of λ, which only places the candidates
 
 
@@ -171,16 +172,27 @@ def _proven(
     first = math.fsum(losses_at(experiment, window)) / len(window)
     constant = _constant(experiment)
     reference = first if constant is None else min(first, constant)
-    search = Search(experiment, min(anchor, ceiling / FACTOR), FACTOR, ceiling, first, reference, {})
-    search, rung = searched(search, steps - allowed.cost)
-    allowed = replace(allowed, advice=_advice(experiment))
-    extra, leader = 1 + len(window) / 3, search.leader(rung)
+    around = Search(experiment, min(anchor, ceiling / FACTOR), FACTOR, ceiling, first, reference, {})
+    search, rung = searched(around, steps - allowed.cost)
+    allowed, extra = replace(allowed, advice=_advice(experiment)), 1 + len(window) / 3
+    apart = max(anchor, moved) > APART * min(anchor, moved)
+    if apart and not _succeeds(search, rung):  # a curvature that is that of one point, as at the root of zero
+        other = replace(around, anchor=min(moved, ceiling / FACTOR))
+        other, its_rung = searched(other, steps - allowed.cost - search.steps)
+        if _succeeds(other, its_rung):
+            extra, search, rung = extra + search.steps, other, its_rung
+    leader = search.leader(rung)
     if leader is None or not _trains(search, leader, rung):
         return _nothing(search, rung, allowed, extra)
     leader = _least_of_equals(search, leader, rung)
     search, chosen, tops, cost = _below_the_edge(search, leader, rung, kind, allowed, direction)
     found = _found(search, chosen, rung, replace(allowed, cost=allowed.cost + cost + extra), tops)
     return _warmed(search, chosen, rung, found) if warm_up else _with_sharpness(found, rung)
+
+
+def _succeeds(search: Search, rung: int) -> bool:
+    leader = search.leader(rung) if rung else None
+    return leader is not None and _trains(search, leader, rung)
 
 
 def _with_sharpness(found: LearningRate, rung: int) -> LearningRate:

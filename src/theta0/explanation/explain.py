@@ -223,7 +223,7 @@ def _verdict(bench: Bench, given: Trial, proof: Proof | None, trains: bool, diag
     if proof is not None:
         return proof.sentence
     fell = f"after {len(given.run.losses)} steps the loss is {given.final():.3g}"
-    constant = f"outputs that ignore the input reach {bench.given.scale[0]:.3g}"
+    constant = f"less than {bench.given.scale[0]:.3g} shows that it learns"
     if trains:
         return f"It trains: {fell}, where {constant}; no module drawn anew makes it better."
     serious = [f for f in diagnosis.findings if f.severity != "note"]

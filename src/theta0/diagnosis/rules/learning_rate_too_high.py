@@ -47,8 +47,9 @@ def _tried(suspected: Finding | None, run: ExperimentRun, probe: Probe) -> Findi
         if suspected is None:
             return None
         verdict = "the rate is not what is wrong" if run.outcome == "trains" else "no lower rate does better"
-        shown = f"Tried all the same, {fall(run, probe.first)}: {verdict}."
-        return replace(suspected, severity="note", message=f"{suspected.message} {shown}", evidence=probe.runs)
+        facts = suspected.message.partition(" Train at")[0].partition(": the first steps overshoot")[0].rstrip(".")
+        message = f"{facts}. Tried all the same, {fall(run, probe.first)}: {verdict}."
+        return replace(suspected, severity="note", message=message, remedy="", evidence=probe.runs)
     return better_rate("error", run, better, probe)
 
 

@@ -63,7 +63,7 @@ def _scheduled(rates: Sequence[float]) -> Finding | None:
         "schedule made "
         "for epochs steps once an epoch, after the inner loop; else let it fall by less."
     )
-    return _of_schedule("error" if worth < FEW else "warning", worth, message)
+    return _of_schedule("error" if worth <= FEW * (1 + 1e-6) else "warning", worth, message)
 
 
 def _worth(rates: Sequence[float], peak: float) -> float:

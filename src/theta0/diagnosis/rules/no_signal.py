@@ -10,16 +10,19 @@ from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, PERMUTATIONS
 from theta0.measurements.dependence import CLEAR, MOST
+from theta0.measurements.label_order import label_order
 
 FASTER = 0.5  # of what the real labels gain over permuted ones: there is something to learn
 ADVANTAGE = 0.1  # of what the real labels gain over permuted ones
 LEAST_ALIKE = 8  # samples
+LEAST_BATCHES, FEW_CLASSES = 3, 2.5  # batches; different labels in a batch, on average
+SORTED = 0.5  # of what the number of a batch could say of the labels at most
 CHANCE = 2.5  # standard deviations above permuted targets: no dependence is seen
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Whether the labels differ, and by how much real ones are learned better than the best of the permuted ones."""
-    return _all_the_same(evidence) or _independent(evidence) or _by_heart(evidence)
+    return _all_the_same(evidence) or _sorted(evidence) or _independent(evidence) or _by_heart(evidence)
 
 
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
@@ -114,6 +117,32 @@ def _all_the_same(evidence: Evidence) -> Finding | None:
     )
 
 
+def _sorted(evidence: Evidence) -> Finding | None:
+    """Batches of one or two classes each, other ones in each: the data are read class by class."""
+    targets = [batch.targets for batch in evidence.batches]
+    known = [t.detach() for t in targets if isinstance(t, Tensor) and t.dim() == 1 and not t.is_floating_point()]
+    sizes = [len(t) for t in known]
+    if len(known) < max(len(targets), LEAST_BATCHES) or min(sizes) < LEAST_ALIKE or not evidence.inspection.labelled:
+        return None
+    share, classes = label_order(known)
+    if share < SORTED or classes > FEW_CLASSES:
+        return None
+    return Finding(
+        code="no-signal",
+        severity="error" if classes == 1 else "warning",
+        layer="",
+        value=share,
+        threshold=SORTED,
+        message=(
+            f"The batches are sorted by class: each has {classes:.2g} of the {len(torch.unique(torch.cat(known)))} "
+            f"classes seen, on average, and which batch a sample is in says {share:.0%} of its label. Each step learns "
+            "the classes at hand and forgets the others. Shuffle the data: DataLoader(..., shuffle=True)."
+        ),
+        remedy="loader = DataLoader(dataset, batch_size=..., shuffle=True)",
+        source="the mutual information of batch and label; judgement",
+    )
+
+
 def _one_label(targets: list[Tensor]) -> str:
     labels = torch.cat([t.flatten() for t in targets])
     labels = labels[labels != -100]
@@ -145,7 +174,8 @@ RULE = Rule(
     fault="the data",
     revise=revise,
     doc=RuleDoc(
-        meaning="The labels say nothing of the inputs: whatever the network learns, it is not what you want.",
+        meaning="The labels say nothing of the inputs, or come sorted: whatever the network learns, it is not what you "
+        "want.",
         why="Data sorted by class and not shuffled, a label column that was read wrongly, or a threshold that puts all "
         "samples on one side. Learned by heart: inputs and labels were shuffled, sorted or filtered apart.",
         numbers=(
@@ -154,6 +184,12 @@ RULE = Rule(
                 "loss holds against the outputs, unless all are zero",
                 "0: error",
                 "definition",
+            ),
+            (
+                "what the batch that a sample is in says of its label, as a share of the most that it could, where "
+                f"{LEAST_BATCHES} batches or more have {FEW_CLASSES:g} different labels or fewer, on average",
+                f"{SORTED:g}: warning; every batch of one class: error",
+                "judgement",
             ),
             (
                 "distance covariance with the targets of the inputs, of their single features, of the outputs before "
