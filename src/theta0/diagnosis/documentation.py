@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from inspect import cleandoc
 
 from theta0.diagnosis.rule import Rule
@@ -84,9 +85,12 @@ def documentation(code: str, rules: Sequence[Rule] = RULES) -> str:
         They are never trained.
         <BLANKLINE>
     """
-    rule = next((rule for rule in rules if rule.code == code), None)
-    if rule is None:
-        raise ValueError(f"code: expected one of {', '.join(rule.code for rule in rules)}, got {code!r}")
+    by_code, wanted = {rule.code: rule for rule in rules}, code.lower().replace("_", "-")
+    if wanted not in by_code:
+        near = get_close_matches(wanted, by_code, n=3)
+        meant = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(by_code)}"
+        raise ValueError(f"code: expected a finding's code, got {code!r}; {meant}")
+    rule = by_code[wanted]
     doc, sections = rule.doc, [f"## {rule.code}", _text(rule.doc.meaning)]
     sections += [_named("Why it happens", doc.why), _table(rule)]
     sections += [_code("How to fix it in Python", doc.fix), _named("On the command line", doc.command)]
