@@ -325,7 +325,7 @@ def test_help_of_a_finding():
     assert (listed.exit_code, shown.exit_code, wrong.exit_code) == (0, 0, 2)
     assert "broadcast-loss" in listed.stdout
     assert "When to ignore it" in shown.stdout
-    assert "got 'deadunits'; did you mean dead-units?" in wrong.stderr
+    assert "got 'deadunits'; did you mean dead-units" in wrong.stderr
     assert inside("help", "Dead_Units").stdout == shown.stdout
 
 
