@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import theta0
 from theta0._batches import load_batches
 from theta0._losses import loss_of
+from theta0.cli import app, scripts
 
 SCRIPTS = Path(__file__).parent / "scripts"
 # Arguments; then for each optimizer: name, rate, loss, gradients compared, factor taken out.
@@ -281,3 +283,92 @@ def test_arguments_of_several_optimizers_are_not_those_of_the_first():
     captured = theta0.capture(SCRIPTS / "gan.py", batches=2)
     with pytest.raises(theta0.CaptureError, match=r"expected one optimizer, got 2: .*for step in captured\.steps"):
         _ = captured.arguments
+
+
+@pytest.fixture
+def verb(monkeypatch):
+    """The command line on a script as in the script's own process, but in this one."""
+    monkeypatch.setattr(scripts, "chosen", 0)
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    return lambda *arguments: CliRunner(env={"COLUMNS": "300"}).invoke(app, [*map(str, arguments)])
+
+
+TWO = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+print("the script prints")
+one, other = nn.Linear(4, 2), nn.Linear(4, 2)
+first, second = torch.optim.SGD(one.parameters(), 0.1), torch.optim.Adam(other.parameters(), 1e-3)
+x = torch.randn(16, 4)
+for number in range(30):
+    for net, optimizer in ((one, first), (other, second)):
+        (net(x) - 1).abs().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_each_optimizer_of_a_script_is_a_target_and_one_can_be_chosen(tmp_path, verb):
+    path = script(tmp_path, "", TWO)
+    both = verb("diagnose", path, "--no-probe", "--json", "--fail-on", "never")
+    assert both.exit_code == 0, both.stderr
+    titles = [found["target"] for found in json.loads(both.stdout)["optimizers"]]
+    assert titles == [f"{path}, optimizer 1 (SGD)", f"{path}, optimizer 2 (Adam)"]
+    assert "the script prints" in both.stderr
+    second = verb("diagnose", path, "--no-probe", "--json", "--optimizer-index", 2, "--fail-on", "never")
+    assert json.loads(second.stdout)["target"] == titles[1]
+    third = verb("diagnose", path, "--no-probe", "--optimizer-index", 3)
+    assert (third.exit_code, third.stdout) == (2, "")
+    assert "--optimizer-index: expected at most 2" in third.stderr
+    report = verb("diagnose", path, "--no-probe", "--fail-on", "never")
+    assert "optimizer 2 (Adam)" in report.stdout
+
+
+WHAT_WAS_SEEN = {
+    "a factor of the script's": (
+        LOOP.replace("BODY", "loss = 7 * net(x).square().mean()"),
+        "the loss keeps the script's factor 7",
+    ),
+    "accumulation": (
+        LOOP.replace("BODY", "for half in x.split(4): (0.5 * (net(half) - 1).square().mean()).backward()").replace(
+            "    loss.backward()\n", ""
+        ),
+        "the factor 0.5 (accumulation) is taken out of the loss",
+    ),
+    "clipping": (
+        LOOP.replace("BODY", "loss = net(x).square().mean()").replace(
+            "    optimizer.step()", "    torch.nn.utils.clip_grad_norm_(net.parameters(), 0.25)\n    optimizer.step()"
+        ),
+        "gradients are clipped to a norm of 0.25",
+    ),
+    "an error": (
+        LOOP.replace("BODY", "loss = net(x).square().mean() / (1 if number < 2 else {}[number])"),
+        "raised KeyError after 3 calls of modules that train, 2 backward passes, 2 optimizer steps",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHAT_WAS_SEEN)
+def test_what_was_seen_of_a_script_is_said(name, tmp_path, verb):
+    source, message = WHAT_WAS_SEEN[name]
+    done = verb("diagnose", script(tmp_path, "", source), "--no-probe", "--json", "--fail-on", "never")
+    assert done.exit_code == 0, done.stderr
+    assert message in done.stderr
+
+
+def test_options_that_a_script_decides_itself_are_refused(tmp_path, verb):
+    path = script(tmp_path, "loss = net(x).square().mean()")
+    for option, message in (("--device=cpu", "which chooses its own device"), ("--loss=mse", "whose own loss is used")):
+        refused = verb("diagnose", path, "--no-probe", option)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert message in refused.stderr
+
+
+def test_a_file_is_written_for_one_target_only(tmp_path, verb):
+    path = script(tmp_path, "loss = net(x).square().mean()")
+    done = verb("treat", path, path, "--out", tmp_path / "start.safetensors")
+    assert done.exit_code == 2
+    assert "expected one target where a file is written, got 2" in done.stderr

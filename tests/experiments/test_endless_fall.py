@@ -6,7 +6,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from states import state_of
+from theta0._batches import load_batches
 from theta0.diagnosis import diagnose
+from theta0.experiments.endless_fall import endless_fall
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(64, 8, generator=GENERATOR)
@@ -120,3 +122,44 @@ def test_a_frozen_judge_is_not_asked_for_a_minimum():
     model.net, model.judge = Net(), judge
     found = diagnose(model, [X], step=step, probe_steps=20).findings
     assert not [f for f in found if f.code == "loss-mismatch"]
+
+
+def fall(step, model=None):
+    torch.manual_seed(0)
+    model = Net() if model is None else model
+    before = state_of(model)
+    found, cost = endless_fall(model, load_batches([X], model, step=step)[0], None)
+    assert state_of(model) == before
+    assert cost <= 8
+    return found
+
+
+@pytest.mark.parametrize("name", ENDLESS | HONEST)
+def test_the_direction_is_found_for_every_loss_without_a_minimum_and_for_no_other(name):
+    found = fall((ENDLESS | HONEST)[name])
+    assert (found is not None) == (name in ENDLESS)
+
+
+def test_a_linear_loss_falls_by_its_gradient_times_the_length():
+    torch.manual_seed(0)
+    net = Net()
+    found = fall(lambda net, x: -3 * net(x)[:, 0].mean(), net)
+    net = net.double()
+    value = -3 * net(X.double())[:, 0].mean()
+    (gradient,) = torch.autograd.grad(value, net.get_parameter(found.parameter))
+    entries, size = gradient.numel(), float(gradient.square().mean().sqrt())
+    assert found.first == pytest.approx(float(value.detach()), abs=1e-6)
+    expected = [float(value.detach()) - length * entries * size for length in found.lengths]
+    assert found.losses == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_loss_that_cannot_be_evaluated_far_away_or_at_all_is_left_alone():
+    def refuses(net, x):
+        out = net(x)
+        if out.detach().abs().max() > 50:
+            raise ValueError("outputs: expected at most 50")
+        return -out.mean()
+
+    assert fall(refuses) is None
+    assert fall(lambda net, x: net(x).mean() * float("nan")) is None
+    assert fall(lambda net, x: net(x).view(7, 7).mean()) is None

@@ -6,7 +6,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from states import state_of
+from theta0._batches import load_batches
 from theta0.diagnosis import diagnose
+from theta0.experiments.opposed_terms import opposed_terms
+from theta0.experiments.optimizers import optimizer_kind
 
 GENERATOR = torch.Generator().manual_seed(0)
 KINDS = torch.randn(6, 32, generator=GENERATOR)
@@ -74,3 +77,49 @@ def test_a_summand_against_which_nothing_is_learnt_is_an_error(name):
 @pytest.mark.parametrize("name", HEALTHY)
 def test_summands_that_leave_room_to_learn_are_none(name):
     assert terms(HEALTHY[name]) == []
+
+
+def opposed(step, *, rate=3e-3, most=60):
+    torch.manual_seed(0)
+    model = Autoencoder()
+    before = state_of(model)
+    data = load_batches(BATCHES, model, step=step)
+    found = opposed_terms(model, data, None, optimizer_kind("adam", model), rate, most=most)
+    assert state_of(model) == before
+    return model, found
+
+
+@pytest.mark.parametrize("name", ILL)
+def test_what_the_summands_contribute_is_the_loss_and_what_learning_costs_is_more_than_it_gains(name):
+    model, found = opposed(ILL[name])
+    torch.manual_seed(0)
+    whole = float(ILL[name](model, BATCHES[0]).detach())
+    assert found.fits[0] + found.others[0] == pytest.approx(whole, rel=1e-5)
+    assert found.gained > 0
+    assert found.ratio > 1
+    assert found.operation.line.startswith("tests/experiments/test_opposed_terms.py")
+
+
+def derivative(model, x):
+    x = x.clone().requires_grad_()
+    made = model(x)[0]
+    (slope,) = torch.autograd.grad(made.sum(), x, create_graph=True)
+    return F.mse_loss(made, x.detach()) + slope.square().sum()
+
+
+NOTHING = {
+    "one summand": lambda model, x: F.mse_loss(model(x)[0], x),
+    "no data": lambda model, x: model(x)[0].square().sum() + model(x)[1].square().sum(),
+    "a derivative": derivative,
+    "a small penalty": lambda model, x: F.mse_loss(model(x)[0], x) + 1e-4 * model(x)[1].abs().sum(),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_other_sums_are_not_trained_on(name):
+    assert opposed(NOTHING[name])[1] is None
+
+
+def test_nothing_is_said_where_gradients_do_not_suffice_or_training_fails():
+    assert opposed(ILL["mean beside sum"], most=20)[1] is None
+    assert opposed(ILL["mean beside sum"], rate=1e30)[1] is None

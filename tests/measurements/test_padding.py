@@ -5,8 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from theta0._trace.interpreter import trace
 from theta0.diagnosis import diagnose
-from theta0.measurements.padding import padding_of
+from theta0.measurements.padding import Padding, padding_handler, padding_of
 
 GENERATOR = torch.Generator().manual_seed(0)
 LENGTHS = torch.randint(3, 11, (48,), generator=GENERATOR)
@@ -80,3 +81,54 @@ def test_padding_is_ends_of_different_lengths_that_hold_one_value():
     assert torch.equal(padding_of(torch.randn(48, 10, 4) * REAL[..., None]), ~REAL)
     assert padding_of(torch.randint(0, 12, (48, 10), generator=GENERATOR)) is None
     assert padding_of(torch.cat([torch.randint(1, 9, (48, 7)), torch.zeros(48, 3, dtype=torch.long)], 1)) is None
+
+
+def written(self, h, shown):
+    h = h.clone()
+    h[~shown] = 0.0
+    return h.sum(1)
+
+
+def every_head(self, h, shown):
+    scores = (h @ h.transpose(1, 2))[:, None].expand(-1, 2, -1, -1)
+    hidden = torch.zeros(scores.shape).masked_fill(~shown[:, None, None, :], -1e9)
+    return ((scores + hidden).softmax(-1) @ h[:, None]).mean((1, 2))
+
+
+def amounts(shown):
+    return torch.zeros(shown.shape).masked_fill(~shown, -1e9)
+
+
+WRITTEN = USES | {
+    "choice of what is hidden": lambda self, h, shown: torch.where(~shown[..., None], 0.0, h).sum(1),
+    "fill by a tensor": lambda self, h, shown: h.masked_fill(~shown[..., None], torch.tensor(0.0)).sum(1),
+    "fill in place": lambda self, h, shown: (1 * h).masked_fill_(~shown[..., None], 0.0).sum(1),
+    "picked": lambda self, h, shown: h[shown].sum(0, keepdim=True).expand(len(h), -1),
+    "assigned": written,
+    "scores of every head": every_head,
+    "fused, by amounts": lambda self, h, shown: F.scaled_dot_product_attention(
+        h, h, h, attn_mask=amounts(shown)[:, None, :]
+    ).mean(1),
+    "attention, by amounts": lambda self, h, shown: self.attention(h, h, h, key_padding_mask=amounts(shown))[0].mean(1),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_mask_is_compared_with_the_padding_however_it_is_written(name):
+    def masks(use):
+        torch.manual_seed(0)
+        model, found = Net(use), Padding()
+        with torch.enable_grad(), trace(model, padding_handler(found)):
+            model(TOKENS)
+        return found.inverted
+
+    inverted = masks(lambda self, h, shown: WRITTEN[name](self, h, ~shown))
+    assert inverted
+    assert inverted[0].agreement == 1.0
+    assert inverted[0].padding == pytest.approx(float((~REAL).double().mean()))
+    assert masks(WRITTEN[name]) == []
+
+
+def test_sequences_too_short_or_few_to_see_padding_in_have_none():
+    for given in (TOKENS[:3], TOKENS[:, :3], TOKENS[0], TOKENS.float(), TOKENS[..., None].expand(-1, -1, 2)):
+        assert padding_of(given) is None
