@@ -63,10 +63,12 @@ def _continued(
         warnings.simplefilter("ignore")  # a scheduler misses the steps between its own
         try:
             ahead = copy.deepcopy(scheduler, {id(optimizer): stand_in})
-            while len(rates) < _AHEAD or (len(rates) < _FARTHEST and rates[-1] >= max(peak, *rates)):
+            highest = max([peak, *rates])
+            while len(rates) < _AHEAD or (len(rates) < _FARTHEST and rates[-1] >= highest):
                 for _ in range(times):
                     ahead.step()
                 rates.append(float(stand_in.param_groups[0]["lr"]))
+                highest = max(highest, rates[-1])
         except Exception:
             return rates
     return rates
