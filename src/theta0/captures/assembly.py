@@ -77,8 +77,9 @@ def factor_of(batches: Sequence[Sequence[Pass]], steps: Steps | None) -> tuple[F
     Returns:
         The factor, and the loss without it where it is removed.
     """
-    if any(len(batch) > 1 or len(batch[0].roots) > 1 for batch in batches) or batches[0][0].roots[0] is None:
+    if any(len(batch) > 1 or not batch[0].plain for batch in batches):
         return Factor(), None
+    assert batches[0][0].roots[0] is not None
     inner, value = unscaled(batches[0][0].roots[0])
     if value == 1.0:
         return Factor(), inner

@@ -232,7 +232,7 @@ def _plain(
     found: list[tuple[Any, Any]] = []
     for passes, batch in zip(batches, taped, strict=True):
         root = passes[0].roots[0]
-        if len(passes) > 1 or len(passes[0].roots) > 1 or root is None:
+        if len(passes) > 1 or not passes[0].plain or root is None:
             return None
         end = unscaled(root)[0] if inner else root
         form = plain_form(batch, closure([end], cut), end)

@@ -28,7 +28,7 @@ from theta0.captures.entries import (
     random_states,
     surroundings,
 )
-from theta0.captures.tape import leaves_of, mapped
+from theta0.captures.tape import differentiated, leaves_of, mapped
 
 _BACKWARD = (Tensor.backward, torch.autograd.backward)
 _VIEWS = ("T", "mT", "H", "mH", "real", "imag")  # attributes that are functions of the tensor
@@ -64,6 +64,11 @@ class Pass:  # what a backward pass reached is known only after it
     received: set[int] = field(default_factory=set)
     gradients: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     norms: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is of one tensor that was seen being made, with no gradient given for it."""
+        return len(self.roots) == 1 and self.roots[0] is not None and self.gradients_given[0] is None
 
 
 @dataclass(eq=False)
@@ -414,8 +419,8 @@ def _begun(found: Recording, step: Step) -> tuple[Pass, list[Tensor], dict[int, 
     parameters = list({id(p): p for p in (*reached, *inside) if p.requires_grad}.values())
     versions = {id(p): None if p.grad is None else (id(p.grad), p.grad._version) for p in parameters}
     empty = {id(p) for p in parameters if p.grad is None or not bool(p.grad.any())}
-    value = torch.stack([t.detach().float().sum() for t in tensors]).sum() if len(tensors) > 1 else tensors[0].detach()
-    return Pass(roots, given, value.clone(), signature, empty), parameters, versions
+    value = differentiated((t.detach(), gradient) for t, gradient in zip(tensors, given, strict=True))
+    return Pass(roots, given, value.detach().clone(), signature, empty), parameters, versions
 
 
 def _differentiated(step: Step) -> tuple[list[Tensor], list[Tensor | None]]:

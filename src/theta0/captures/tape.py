@@ -1,6 +1,6 @@
 """A training step as a straight tape: calls of modules, what is done with their outputs, and the loss at the end."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -147,11 +147,7 @@ def replayed(model: nn.Module, batch: CapturedBatch, *, exactly: bool) -> Tensor
             stack.enter_context(torch.enable_grad())
         for operation in tape.operations:
             results.append(_ran(model, operation, found, exactly))
-        terms = [_term(found(root), None if given is None else found(given)) for root, given in tape.roots]
-        loss = terms[0]
-        for term in terms[1:]:
-            loss = loss + term
-    return loss
+        return differentiated((found(root), None if given is None else found(given)) for root, given in tape.roots)
 
 
 def _ran(model: nn.Module, operation: Operation, found: Callable[[Any], Any], exactly: bool) -> list[Tensor]:
@@ -175,10 +171,20 @@ def _ran(model: nn.Module, operation: Operation, found: Callable[[Any], Any], ex
     return leaves_of(arguments[0] if result is None else result)  # assignments to a slice return nothing
 
 
-def _term(root: Tensor, gradient: Tensor | None) -> Tensor:
-    if gradient is not None:
-        return (root * gradient).sum()
-    return root.reshape(()) if root.dim() else root
+def differentiated(roots: Iterable[tuple[Tensor, Tensor | None]]) -> Tensor:
+    """The scalar whose gradient a backward pass takes: the sum of its tensors, each times the gradient given for it.
+
+    Returns:
+        A 0-d tensor.
+    """
+    terms = [
+        (root * gradient).sum() if gradient is not None else root.reshape(()) if root.dim() else root
+        for root, gradient in roots
+    ]
+    whole = terms[0]
+    for term in terms[1:]:
+        whole = whole + term
+    return whole
 
 
 def weight_of(model: nn.Module, name: str) -> Tensor:

@@ -1,0 +1,191 @@
+"""What a step becomes: a batch and a named loss where a target file would state it so, the script's own step otherwise."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import theta0
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(16, 4, generator=GENERATOR)
+T = torch.randn(16, 2, generator=GENERATOR)
+Y = (X[:, 0] > 0).long()
+
+
+class Own(nn.Module):
+    """Returns its loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x, labels):
+        outputs = self.layer(x)
+        return {"loss": F.cross_entropy(outputs, labels), "outputs": outputs}
+
+
+class Pair(nn.Module):
+    """Takes two inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, first, second):
+        return self.layer(first * second)
+
+
+def plain():
+    return nn.Linear(4, 2)
+
+
+def captured(net, loss, between=lambda: None):
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with theta0.capture_steps(batches=3) as found:
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss(net).backward()
+            optimizer.step()
+            between()
+    return found.steps[0]
+
+
+AS_A_TARGET_FILE = {
+    "by keyword": (plain, lambda net: F.mse_loss(input=net(X), target=T), "mse", (X, T)),
+    "a module's": (plain, lambda net: nn.MSELoss()(net(X), T), "mse", (X, T)),
+    "absolute": (plain, lambda net: F.l1_loss(net(X), T), "l1", (X, T)),
+    "logits": (
+        plain,
+        lambda net: F.binary_cross_entropy_with_logits(net(X), T.sigmoid()),
+        "bce",
+        (X, T.sigmoid()),
+    ),
+    "labels": (plain, lambda net: nn.CrossEntropyLoss()(net(X), Y), "cross_entropy", (X, Y)),
+    "two inputs": (Pair, lambda net: F.mse_loss(net(X, X), T), "mse", ((X, X), T)),
+    "named inputs": (
+        Pair,
+        lambda net: F.mse_loss(net(first=X, second=X), T),
+        "mse",
+        ({"first": X, "second": X}, T),
+    ),
+    "the model's own": (Own, lambda net: net(x=X, labels=Y)["loss"], None, {"x": X, "labels": Y}),
+}
+AS_A_STEP = {
+    "smoothed labels": (plain, lambda net: F.cross_entropy(net(X), Y, label_smoothing=0.1)),
+    "a sum": (plain, lambda net: F.mse_loss(net(X), T, reduction="sum")),
+    "the target first": (plain, lambda net: F.mse_loss(T, net(X))),
+    "a factor": (plain, lambda net: 10 * F.mse_loss(net(X), T)),
+    "inputs of both kinds": (Pair, lambda net: F.mse_loss(net(X, second=X), T)),
+    "the model's own, by position": (Own, lambda net: net(X, labels=Y)["loss"]),
+    "two calls": (plain, lambda net: F.mse_loss(net(X), net(2 * X).detach() + T)),
+    "weights outside of the model": (plain, lambda net: F.mse_loss(net(X), T) + net.weight.square().sum()),
+}
+
+
+@pytest.mark.parametrize("name", AS_A_TARGET_FILE)
+def test_a_call_and_a_standard_loss_are_stated_as_in_a_target_file(name):
+    make, loss, expected, batch = AS_A_TARGET_FILE[name]
+    found = captured(make(), loss)
+    assert (found.loss, found.step) == (expected, None)
+    torch.testing.assert_close(found.batches[0], batch, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", AS_A_STEP)
+def test_any_other_step_is_replayed_and_gives_the_loss_in_double_precision_too(name):
+    make, loss = AS_A_STEP[name]
+    found = captured(make(), loss)
+    assert found.loss is None
+    value = float(found.step(found.model, found.batches[0]).detach())
+    assert value == found.losses[0] == pytest.approx(float(loss(found.model).detach()), rel=1e-6)
+    again = theta0.diagnose(**found.arguments, probe_steps=0)
+    assert {r.quantity: r.value for r in again.records if not r.layer}["loss"] == pytest.approx(value, rel=1e-5)
+
+
+FACTORS = {
+    "times": (lambda value: 10 * value, 10.0),
+    "divided": (lambda value: value / 4, 0.25),
+    "twice": (lambda value: 6 * value / 2, 3.0),
+    "a tensor": (lambda value: value * torch.tensor(3.0), 3.0),
+    "none": (lambda value: value + 1, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_a_constant_factor_of_the_loss_is_seen(name):
+    scaled, factor = FACTORS[name]
+    found = captured(nn.Linear(4, 2), lambda net: scaled(F.mse_loss(net(X), T)))
+    assert (found.factor.value, found.factor.reason) == (factor, "")
+
+
+def test_parts_that_no_module_owns_are_put_together_under_their_names():
+    body, head, scale = nn.Linear(4, 8), nn.Linear(8, 2), nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters(), scale], 0.1)
+    with theta0.capture_steps(batches=3) as found:
+        for _ in range(20):
+            optimizer.zero_grad()
+            F.mse_loss(scale * head(torch.tanh(body(X))), T).backward()
+            optimizer.step()
+    (step,) = found.steps
+    names = {name for name, _ in step.model.named_parameters()}
+    assert names == {"body.weight", "body.bias", "head.weight", "head.bias", "parameter"}
+    assert step.compared == 5
+    with pytest.raises(NotImplementedError, match="pass step="):
+        step.model(X)
+
+
+def test_weights_that_are_rewritten_between_steps_hold_the_loss_back():
+    def clip():
+        for p in net.parameters():
+            p.data.clamp_(-0.01, 0.01)
+
+    net = nn.Linear(4, 2)
+    assert captured(net, lambda net: -net(X).mean(), clip).opposed
+    assert not captured(nn.Linear(4, 2), lambda net: -net(X).mean()).opposed
+
+
+def test_an_optimizer_that_never_steps_gets_nothing_of_the_gradient():
+    body, head = nn.Linear(4, 8), nn.Linear(8, 2)
+    first, second = torch.optim.SGD(body.parameters(), 0.1), torch.optim.Adam(head.parameters(), 1e-3)
+    with theta0.capture_steps(batches=3) as found:
+        for number in range(40):
+            net, optimizer = ((body, first), (head, second))[number % 2]
+            optimizer.zero_grad()
+            net(X if net is body else torch.ones(16, 8)).square().mean().backward()
+            if net is body:
+                optimizer.step()
+    assert [(type(step.optimizer).__name__, step.gradient_kept) for step in found.steps] == [("SGD", 1.0), ("Adam", 0.0)]
+
+
+def test_a_gradient_that_is_given_for_outputs_is_a_part_of_the_step():
+    net, weights = nn.Linear(4, 2), torch.randn(16, 2, generator=GENERATOR)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with theta0.capture_steps(batches=3) as found:
+        for _ in range(20):
+            optimizer.zero_grad()
+            net(X).backward(weights)
+            optimizer.step()
+    (step,) = found.steps
+    (gradient,) = torch.autograd.grad(step.step(step.model, step.batches[0]), step.model.weight)
+    expected = weights.double().T @ X.double()
+    torch.testing.assert_close(gradient.double(), expected, rtol=1e-5, atol=1e-5)
+    assert step.losses[0] == pytest.approx(float((step.model(X) * weights).sum().detach()), rel=1e-5)
+
+
+def test_a_sign_that_is_given_as_a_gradient_is_the_sign_of_the_loss():
+    """As critics are often written: `loss.backward(minus_one)`."""
+    found = {}
+    for sign in (1.0, -1.0):
+        torch.manual_seed(0)
+        net = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        with theta0.capture_steps(batches=3) as captured:
+            for _ in range(20):
+                optimizer.zero_grad()
+                F.mse_loss(net(X), T).backward(torch.tensor(sign))
+                optimizer.step()
+        (found[sign],) = captured.steps
+    assert found[-1.0].losses[0] == -found[1.0].losses[0]
+    codes = {sign: {f.code for f in theta0.diagnose(**step.arguments).findings} for sign, step in found.items()}
+    assert "does-not-train" not in codes[1.0]
+    assert float(found[-1.0].step(found[-1.0].model, found[-1.0].batches[0]).detach()) == found[-1.0].losses[0]
