@@ -609,3 +609,71 @@ def test_what_is_given_on_the_command_line_takes_the_place_of_the_targets(tmp_pa
         result = inside("diagnose", path, "--no-probe", *wrong)
         assert result.exit_code == 2, wrong
         assert message in result.stderr
+
+
+STEPPED = """
+import torch
+from torch import nn
+def model():
+    torch.manual_seed(0)
+    return nn.Linear(8, 2)
+def batches():
+    return [torch.randn(32, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+def step(model, batch):
+    return model(batch).square().mean()
+"""
+
+
+def test_a_page_is_written_into_folders_that_are_made_for_it(tmp_path):
+    page = tmp_path / "not" / "there" / "page.html"
+    done = inside("diagnose", target(tmp_path, HEALTHY), "--no-probe", "--html", page, "--device", "cpu")
+    assert done.exit_code == 0, done.stderr
+    assert "target.py" in page.read_text()
+
+
+def test_a_start_that_is_better_is_written_with_its_page(tmp_path):
+    out, page = tmp_path / "start.safetensors", tmp_path / "page.html"
+    path = target(tmp_path, DEEP)
+    done = inside("treat", path, "--with", "lcw", "--steps", 20, "--lr", 0.1, "--json", "--out", out, "--html", page)
+    document = json.loads(done.stdout)["treatment"]
+    assert document["kept"] is (done.exit_code == 0)
+    assert out.is_file() is document["kept"]
+    assert "lcw" in page.read_text()
+
+
+def test_what_a_step_of_ones_own_cannot_have_is_said(tmp_path):
+    path = target(tmp_path, STEPPED)
+    for arguments, message in (
+        (("spectrum", path, "--between", 0, 5), "step"),
+        (("diagnose", path, "--loss", "mse"), "whose own loss is used"),
+    ):
+        done = inside(*arguments)
+        assert done.exit_code == 2
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_fault_of_the_library_is_called_one_and_shows_where_on_request(tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise KeyError("inside")
+
+    monkeypatch.setattr("theta0.diagnosis.diagnose", broken)
+    path = target(tmp_path, HEALTHY)
+    for options, shown in (((), False), (("--traceback",), True)):
+        done = inside("diagnose", path, *options)
+        assert done.exit_code == 2
+        assert "got KeyError: 'inside'; this is a fault of theta0's: please report it" in done.stderr
+        assert ("Traceback" in done.stderr) is shown
+
+
+def test_several_target_files_are_one_document(tmp_path):
+    paths = [target(tmp_path, HEALTHY, "one.py"), target(tmp_path, STEPPED, "two.py")]
+    done = inside("diagnose", *paths, "--no-probe", "--json", "--fail-on", "never")
+    assert done.exit_code == 0, done.stderr
+    assert [found["target"] for found in json.loads(done.stdout)["targets"]] == [*map(str, paths)]
+
+
+def test_the_curvature_of_a_rate_is_checked_on_request(tmp_path):
+    done = inside("rate", target(tmp_path, HEALTHY), "--check", "--steps", 0, "--json")
+    assert done.exit_code in (0, 1), done.stderr
+    assert json.loads(done.stdout)["learning_rate"]["bound"] > 0

@@ -1,5 +1,8 @@
 """What a step becomes: a batch and a named loss where a target file would state it so, the script's own step otherwise."""
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import nn
@@ -189,3 +192,110 @@ def test_a_sign_that_is_given_as_a_gradient_is_the_sign_of_the_loss():
     codes = {sign: {f.code for f in theta0.diagnose(**step.arguments).findings} for sign, step in found.items()}
     assert "does-not-train" not in codes[1.0]
     assert float(found[-1.0].step(found[-1.0].model, found[-1.0].batches[0]).detach()) == found[-1.0].losses[0]
+
+
+class Half(torch.autograd.Function):
+    """Passes half of the gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 0.5 * gradient
+
+
+class Out(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+@dataclass
+class Fields:
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+class Several(nn.Module):
+    """Returns its outputs in a container, and takes them back from one."""
+
+    def __init__(self, pack):
+        super().__init__()
+        self.layer, self.pack = nn.Linear(4, 2), pack
+
+    def forward(self, x):
+        outputs = self.layer(x if isinstance(x, torch.Tensor) else x[0] + x[1])
+        return self.pack(outputs, outputs.square())
+
+
+def of_fields(found):
+    return F.mse_loss(found.first, T) + found.second.mean()
+
+
+REPLAYED = {
+    "a function of the script's own": (plain, lambda net: F.mse_loss(Half.apply(net(X)), T)),
+    "lower precision": (plain, lambda net: in_lower_precision(net)),
+    "named outputs": (lambda: Several(Out), lambda net: of_fields(net(X))),
+    "named inputs and outputs": (lambda: Several(Out), lambda net: of_fields(net(Out(X, X)))),
+    "outputs in fields": (lambda: Several(Fields), lambda net: of_fields(net(X))),
+    "outputs in a mapping": (
+        lambda: Several(lambda first, second: {"first": first, "second": second}),
+        lambda net: F.mse_loss(net(X)["first"], T) + net(X)["second"].mean(),
+    ),
+}
+
+
+def in_lower_precision(net):
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = net(X)
+    return F.mse_loss(outputs.float(), T)
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_a_step_is_replayed_with_the_gradients_that_it_had(name):
+    make, loss = REPLAYED[name]
+    torch.manual_seed(0)
+    net = make()
+    expected = torch.autograd.grad(loss(net), list(net.parameters()))
+    found = captured(net, loss)
+    value = found.step(found.model, found.batches[0])
+    assert float(value.detach()) == found.losses[0]
+    torch.testing.assert_close(torch.autograd.grad(value, list(net.parameters())), expected)
+
+
+def test_a_loop_without_an_optimizer_is_captured_without_one():
+    torch.manual_seed(0)
+    net = nn.Linear(4, 2)
+    with theta0.capture_steps(batches=3) as found:
+        for _ in range(40):
+            (3 * F.mse_loss(net(X), T)).backward()
+            for p in net.parameters():
+                p.data -= 0.1 * p.grad
+                p.grad = None
+    (step,) = found.steps
+    assert (step.optimizer, step.learning_rate, step.gradient_kept, step.opposed) == (None, None, None, False)
+    assert step.factor.value == 3.0
+    assert "no optimizer" in repr(step)
+
+
+def test_an_error_in_the_block_goes_on_after_what_was_seen_is_kept():
+    net = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def train():
+        for number in range(20):
+            optimizer.zero_grad()
+            F.mse_loss(net(X), T).backward()
+            optimizer.step()
+            if number == 1:
+                raise KeyError("of the loop")
+
+    with pytest.raises(KeyError, match="of the loop"), theta0.capture_steps(batches=5) as found:
+        train()
+    assert len(found.steps[0].batches) == 2
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(theta0.CaptureError, match="found no such file"):
+        theta0.capture(tmp_path / "train.py")

@@ -41,7 +41,6 @@ def mlp(dtype: torch.dtype = torch.float64) -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).to(dtype)
 
 
-@pytest.mark.sampled(14)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_equal_to_one_backward_pass_per_sample(case: Case):
     model = made(case)

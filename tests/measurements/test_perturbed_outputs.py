@@ -245,3 +245,32 @@ def test_a_model_whose_samples_meet_takes_a_pass_for_each_perturbation():
 def test_bad_input_is_told(model, inputs, message):
     with pytest.raises(ValueError, match=message):
         perturbed_outputs(model, inputs, perturbations=3)
+
+
+@pytest.mark.parametrize("outputs", [2, 40])
+def test_a_convolution_of_one_position_is_the_linear_map_of_its_patch(outputs):
+    """The same draws, so that the logits are equal, by either route."""
+    images = normal(6, 3, 4, 4)
+    conv = nn.Sequential(nn.Conv2d(3, outputs, 4), nn.Flatten())
+    linear = nn.Sequential(nn.Linear(48, outputs), nn.Flatten())
+    with torch.no_grad():
+        linear[0].weight.copy_(conv[0].weight.flatten(1))
+        linear[0].bias.copy_(conv[0].bias)
+    one, other = (
+        perturbed_outputs(model, inputs, perturbations=5, generator=0, prefer="gram")
+        for model, inputs in ((conv, images), (linear, images.flatten(1)))
+    )
+    assert set(one.routes.values()) == set(other.routes.values()) == {"gram"}
+    torch.testing.assert_close(one.logits, other.logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_convolution_behind_another_has_the_spread_of_drawn_kernels():
+    """By patches, against kernels that are drawn one by one."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.Conv2d(3, 2, 3), nn.Flatten())
+    images = normal(3, 2, 4, 4)
+    spreads = [
+        perturbed_outputs(model, images, perturbations=2000, generator=seed, prefer=prefer).logits.std(0)
+        for seed, prefer in enumerate(("gram", "explicit"))
+    ]
+    torch.testing.assert_close(*spreads, rtol=0.12, atol=0.0)
