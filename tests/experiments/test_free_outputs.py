@@ -43,3 +43,24 @@ def test_outputs_within_an_interval(last, low):
 def test_a_loss_that_outputs_make_infinite_has_no_least():
     got = found(nn.Linear(4, 1), lambda o, t: (o - t).square().mean() + torch.log(-o.square() - 1).mean())
     assert got.least is None
+
+
+def test_outputs_of_a_softmax_stay_on_the_simplex():
+    """The squared error to twice a one-hot target is least at its corner: 1 in one entry of three."""
+    targets = 2 * nn.functional.one_hot(torch.arange(32) % 3, 3).float()
+    model = nn.Sequential(nn.Linear(4, 3), nn.Softmax(1))
+    got = free_outputs(model, load_batches([(X, targets)], model), own)
+    assert got.confined == pytest.approx(1 / 3, rel=0.05)
+    assert got.least == pytest.approx(0, abs=1e-5)
+
+
+def test_batches_of_different_lengths_have_no_common_constant_but_that_of_each():
+    def batches(*lengths):
+        return [(normal(8, n, 4, seed=n), normal(8, n, 1, seed=n + 1)) for n in lengths]
+
+    model = nn.Linear(4, 1)
+    got = free_outputs(model, load_batches(batches(5, 7), model), lambda o, t: (o - t).abs().pow(1.5).mean())
+    assert got.constant is None
+    assert got.least == pytest.approx(0, abs=1e-3)
+    named = free_outputs(model, load_batches(batches(5, 7), model), "mse")
+    assert named.constant > 0

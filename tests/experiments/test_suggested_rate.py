@@ -289,3 +289,27 @@ def test_a_curvature_of_one_point_does_not_keep_a_rate_from_being_found():
     assert found.value is not None
     assert found.proven
     assert found.value > 1e-4
+
+
+def test_a_leader_far_above_its_bound_gives_way_to_the_next_lower_rate_that_trains():
+    """One batch of eight has larger inputs: a rate at which it alone would diverge is ahead, and not suggested."""
+    draws = torch.Generator().manual_seed(0)
+    x = [(2.0 if number == 0 else 1.0) * torch.randn(16, 4, generator=draws) for number in range(8)]
+    torch.manual_seed(0)
+    found = suggest_learning_rate(nn.Linear(4, 1), [(b, b.sum(1, keepdim=True)) for b in x], "mse", generator=0)
+    unstable = [run for run in found.runs if run.outcome == "unstable"]
+    bound = 2 / float(torch.linalg.eigvalsh(2 * x[0].double().T @ x[0].double() / 16)[-1])
+    assert [run.rate > 1.5 * bound for run in unstable] == [True]
+    assert found.value == pytest.approx(unstable[0].rate / 3)
+    assert found.reason.endswith("of the rates below the bound at the end")
+
+
+def test_a_warm_up_is_not_tried_beyond_the_rate_that_replaces_the_weights():
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    with torch.no_grad():
+        model.weight.fill_(1e-3)
+        model.bias.fill_(1e-3)
+    options = {"generator": 0, "warm_up": True}
+    found = suggest_learning_rate(model, [(X, X.sum(1, keepdim=True))], "mse", "adam", **options)
+    assert found.warm_up is None or found.warm_up[1] <= 1

@@ -116,6 +116,26 @@ CASES: dict[str, Case] = {
     "embedding": Case(lambda: nn.Sequential(nn.Embedding(7, 4, padding_idx=-1), nn.Linear(4, 3)), tokens(6, 5)),
     "tied embedding": Case(lambda: tied(False), tokens(6, 5)),
     "tied embedding, transposed": Case(lambda: tied(True), tokens(6, 5)),
+    "lookup with padding from the end": Case(
+        lambda: Calls(lambda m, x: F.embedding(x, m.w, -1).tanh(), w=nn.Parameter(torch.randn(7, 4))), tokens(6, 5)
+    ),
+    "lookup scaled by frequency": Case(
+        lambda: Calls(
+            lambda m, x: F.embedding(x, m.w, None, None, 2.0, True).tanh(), w=nn.Parameter(torch.randn(7, 4))
+        ),
+        tokens(6, 5),
+        frozenset({"w"}),
+    ),
+    "columns of a weight": Case(
+        lambda: Calls(lambda m, x: F.linear(x[:, :2], m.w[:, 1:3]), w=nn.Parameter(torch.randn(3, 4))),
+        random(6, 4),
+        frozenset({"w"}),
+    ),
+    "samples in the last axis": Case(
+        lambda: Calls(lambda m, x: (m.w @ x.T).T.tanh(), w=nn.Parameter(torch.randn(3, 4))),
+        random(6, 4),
+        frozenset({"w"}),
+    ),
     "layer norm": Case(lambda: nn.Sequential(nn.Linear(4, 4), scaled(nn.LayerNorm((5, 4))), nn.Linear(4, 2)), sequence),
     "rms norm": Case(lambda: nn.Sequential(nn.Linear(4, 4), scaled(nn.RMSNorm(4))), sequence),
     "group norm": Case(lambda: nn.Sequential(conv(4, 6, 3), scaled(nn.GroupNorm(2, 6)), nn.Tanh()), image),

@@ -314,3 +314,43 @@ def test_parametrized_weights_count_as_applied():
     model = case("weight_norm").model()
     expected = sum(model[i].weight.norm().item() for i in (0, 2, 4))
     assert l2_norm(model).item() == pytest.approx(expected)
+
+
+class Formula(nn.Module):
+    """A weight, a bias, and what is computed of them."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.tensor([[1.0, -2.0], [0.5, 3.0], [-1.0, 1.0]]))
+        self.bias = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+WRITTEN = {
+    "by keyword": lambda m, x: F.linear(x, weight=m.weight, bias=m.bias),
+    "addmm": lambda m, x: torch.addmm(m.bias, x, m.weight.T),
+    "added by keyword": lambda m, x: torch.add(F.linear(x, m.weight), other=m.bias),
+    "divided": lambda m, x: 2 * F.linear(x, m.weight, m.bias) / -2.0,
+}
+NOT_FOLLOWED = {
+    "expected a division by a constant": lambda m, x: torch.div(torch.ones(1, 3), F.linear(x, m.weight)),
+    "positive weights and not bicubic": lambda m, x: F.interpolate(
+        F.linear(x, m.weight)[:, None, None].expand(-1, 1, 3, 3), size=6, mode="bicubic"
+    ),
+    "changed in place and not a constant": lambda m, x: torch.zeros(1, 3).add_(F.linear(x, m.weight)),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_layer_has_one_path_norm_however_it_is_written(name):
+    plain = path_norm(Formula(lambda m, x: F.linear(x, m.weight, m.bias)), torch.ones(1, 2))
+    assert path_norm(Formula(WRITTEN[name]), torch.ones(1, 2)).item() == pytest.approx(plain.item())
+
+
+@pytest.mark.parametrize("named", NOT_FOLLOWED)
+def test_functions_whose_paths_do_not_add_up_are_refused(named):
+    with pytest.raises(ValueError, match=named):
+        path_norm(Formula(NOT_FOLLOWED[named]), torch.ones(1, 2))

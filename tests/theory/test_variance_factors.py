@@ -144,7 +144,6 @@ def test_it_works_inside_no_grad():
         assert variance_factors(torch.relu).backward == pytest.approx(0.5)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("activation", "sigma", "words"),
     [
