@@ -1,4 +1,4 @@
-"""What a step becomes: a batch and a named loss where a target file would state it so, the script's own step otherwise."""
+"""What a step becomes: a batch and a named loss where a target file states it so, else the script's own step."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -157,7 +157,10 @@ def test_an_optimizer_that_never_steps_gets_nothing_of_the_gradient():
             net(X if net is body else torch.ones(16, 8)).square().mean().backward()
             if net is body:
                 optimizer.step()
-    assert [(type(step.optimizer).__name__, step.gradient_kept) for step in found.steps] == [("SGD", 1.0), ("Adam", 0.0)]
+    assert [(type(step.optimizer).__name__, step.gradient_kept) for step in found.steps] == [
+        ("SGD", 1.0),
+        ("Adam", 0.0),
+    ]
 
 
 def test_a_gradient_that_is_given_for_outputs_is_a_part_of_the_step():

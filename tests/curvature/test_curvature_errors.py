@@ -1,5 +1,7 @@
 """What has no curvature is refused, and the message says why."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -306,3 +308,19 @@ def test_several_outputs_all_count():
     ggn = top_eigenvalue(model, [(X, Y)], both, tolerance=1e-3, generator=0)
     hessian = top_eigenvalue(model, [(X, Y)], both, tolerance=1e-3, matrix="hessian", generator=0)
     assert ggn.value == pytest.approx(hessian.value, rel=1e-3)  # a linear network
+
+
+def test_logits_beside_a_mapping_of_inputs_are_what_the_loss_is_differentiated_at():
+    """As models of Hugging Face: of a linear one under the squared error λ is known."""
+
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2, bias=False)
+
+        def forward(self, x):
+            return SimpleNamespace(logits=self.layer(x))
+
+    found = top_eigenvalue(Named(), [({"x": X}, X[:, :2])], lambda o, t: (o - t).square().mean(), generator=0)
+    expected = float(torch.linalg.eigvalsh(X.double().T @ X.double() / 8)[-1])
+    assert found.value == pytest.approx(expected, rel=2e-2)

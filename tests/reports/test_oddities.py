@@ -12,7 +12,6 @@ from theta0._records import Record
 from theta0.curvature import top_eigenvalue
 from theta0.curvature.learning_rate import RateRun
 from theta0.diagnosis.results import Diagnosis
-from theta0.explanation.results import Proof
 from theta0.reports import write_page
 from theta0.reports.failure import failure_text
 from theta0.reports.figures import box_panels, rate_panel, share_panel

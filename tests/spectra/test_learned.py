@@ -94,3 +94,9 @@ def test_penalties_by_name():
             penalties_from([text], model, batches)
     with pytest.raises(ValueError, match="layer_norm"):
         penalties_from(["path:1"], nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), [torch.ones(2, 4)])
+
+
+def test_samples_of_different_sizes_have_no_segment_between_them():
+    batches = [(torch.ones(2, length, 3), torch.ones(2, length, 1)) for length in (5, 6)]
+    with pytest.raises(ValueError, match="samples of one shape, got two"):
+        spectrum_change(nn.Linear(3, 1), batches, "mse", between=(0, 3))

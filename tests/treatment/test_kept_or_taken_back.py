@@ -317,3 +317,12 @@ def test_a_remedy_that_needs_a_lower_rate_than_the_users_is_tried_at_lower_ones(
     attempt = next(a for a in done.attempts if a.remedy == "unit-variance")
     assert attempt.run.rate < 1.0
     assert math.isfinite(attempt.run.held_out)
+
+
+def test_an_optimizer_that_evaluates_the_loss_itself_is_replaced_by_sgd():
+    model, batches = deep(2), learnable()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    options = {"with_": "unit-variance", "steps": 3, "generator": 0}
+    found = treat(model, batches, "cross_entropy", optimizer=torch.optim.LBFGS(model.parameters()), **options)
+    assert found.untreated.optimizer == "sgd"
+    assert found.kept or all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
