@@ -137,6 +137,17 @@ def test_parts_that_no_module_owns_are_put_together_under_their_names():
         step.model(X)
 
 
+def test_parts_of_two_models_are_told_apart_by_their_names():
+    one, other = nn.ModuleDict({"net": nn.Linear(4, 8)}), nn.ModuleDict({"net": nn.Linear(8, 2)})
+    optimizer = torch.optim.SGD([*one.parameters(), *other.parameters()], 0.1)
+    with theta0.capture_steps(batches=3) as found:
+        for _ in range(20):
+            optimizer.zero_grad()
+            F.mse_loss(other["net"](torch.tanh(one["net"](X))), T).backward()
+            optimizer.step()
+    assert [name for name, _ in found.steps[0].model.named_children()] == ["net", "net_2"]
+
+
 def test_weights_that_are_rewritten_between_steps_hold_the_loss_back():
     def clip():
         for p in net.parameters():
