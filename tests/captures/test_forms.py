@@ -249,6 +249,7 @@ def of_fields(found):
 
 REPLAYED = {
     "a function of the script's own": (plain, lambda net: F.mse_loss(Half.apply(net(X)), T)),
+    "a size taken without gradients": (plain, lambda net: F.mse_loss(of_unit_size(net(X)), T)),
     "lower precision": (plain, lambda net: in_lower_precision(net)),
     "named outputs": (lambda: Several(Out), lambda net: of_fields(net(X))),
     "named inputs and outputs": (lambda: Several(Out), lambda net: of_fields(net(Out(X, X)))),
@@ -258,6 +259,12 @@ REPLAYED = {
         lambda net: F.mse_loss(net(X)["first"], T) + net(X)["second"].mean(),
     ),
 }
+
+
+def of_unit_size(outputs):
+    with torch.no_grad():
+        size = outputs.square().mean().sqrt()
+    return outputs / size
 
 
 def in_lower_precision(net):
@@ -313,3 +320,35 @@ def test_an_error_in_the_block_goes_on_after_what_was_seen_is_kept():
 def test_a_file_that_is_not_there_is_said(tmp_path):
     with pytest.raises(theta0.CaptureError, match="found no such file"):
         theta0.capture(tmp_path / "train.py")
+
+
+class Clamped(nn.Linear):
+    """Rewrites its weights whenever it is called."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
+def test_a_call_that_writes_to_weights_is_refused():
+    with pytest.raises(theta0.CaptureError, match="writes to weights outside of its optimizer"):
+        captured(Clamped(4, 2), lambda net: F.mse_loss(net(X), T))
+
+
+def test_a_part_of_the_loss_that_was_made_before_is_refused():
+    net = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD([net.bias], 0.1)
+    before = net.weight.square().sum()
+
+    def train():
+        for _ in range(20):
+            optimizer.zero_grad()
+            torch.autograd.backward([F.mse_loss(net(X), T), before], retain_graph=True)
+            optimizer.step()
+
+    with (
+        pytest.raises(theta0.CaptureError, match="a part of the loss was made where it cannot be seen"),
+        theta0.capture_steps(batches=3),
+    ):
+        train()
