@@ -122,6 +122,37 @@ def test_a_mask_that_hides_everything_from_a_position():
     assert "scores.softmax(-1)" in blind.source_line
 
 
+class Attends(nn.Module):
+    """An embedding and attention of torch's."""
+
+    def __init__(self, attend):
+        super().__init__()
+        torch.manual_seed(0)
+        self.attend, self.embed, self.head = attend, nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        return self.head(x + self.attend(self, x, causal(ids.shape[1])))
+
+
+ATTENDED = {
+    "fused": lambda m, x, seen: F.scaled_dot_product_attention(x, x, x, attn_mask=seen),
+    "fused, by amounts": lambda m, x, seen: F.scaled_dot_product_attention(
+        x, x, x, attn_mask=torch.zeros(seen.shape).masked_fill(~seen, -1e9)
+    ),
+    "heads": lambda m, x, seen: m.attention(x, x, x, attn_mask=~seen)[0],
+}
+
+
+@pytest.mark.parametrize("name", ATTENDED)
+def test_torchs_attention_whose_mask_hides_everything_from_the_first_position(name):
+    attend = ATTENDED[name]
+    assert mixed(Attends(attend)) == []
+    hidden = mixed(Attends(lambda m, x, seen: attend(m, x, seen & (seen.sum(1, keepdim=True) > 1)).nan_to_num()))
+    assert (hidden[-1].severity, bool(hidden[-1].source_line)) == ("warning", True)
+
+
 @pytest.mark.slow
 def test_a_model_that_shifts_its_labels_itself():
     transformers = pytest.importorskip("transformers")

@@ -15,7 +15,7 @@ from theta0.diagnosis import diagnose
 from theta0.experiments.free_outputs import free_outputs
 from theta0.experiments.optimizers import optimizer_kind
 from theta0.experiments.probe import probe
-from theta0.experiments.shuffled_labels import ShuffledLabels, permutable
+from theta0.experiments.shuffled_labels import ShuffledLabels, permutable, shuffled_labels
 from theta0.experiments.zero_inputs import changed_without_data
 
 X = normal(128, 8)
@@ -244,3 +244,60 @@ def test_the_advantage_of_real_labels_is_the_share_that_permuted_ones_leave():
     found = ShuffledLabels(real=1.0, permuted=(1.8, 1.5), constant=2.0, losses=((), ()), cost=4.0)
     assert found.advantage == pytest.approx(0.5)
     assert replace(found, real=2.5).advantage == replace(found, permuted=()).advantage == math.inf
+
+
+def own_probe(model, loss, *, free=None, steps=60):
+    data = load_batches(parts(Y), model)
+    return probe(model, data, loss, optimizer_kind("adam", model), 1e-2, free=free, steps=steps)
+
+
+def test_a_first_loss_that_is_not_finite_is_the_reason_why_nothing_is_tried():
+    found = own_probe(mlp(), lambda o, t: nn.functional.cross_entropy(o, t) + float("inf"))
+    assert (found.outcome, found.runs, found.reason) == ("diverges", (), "the first loss is not finite")
+
+
+def test_where_no_constant_is_known_nothing_is_said_of_what_there_is_to_learn():
+    found = own_probe(mlp(), lambda o, t: nn.functional.cross_entropy(o, t))
+    assert found.constant is None
+    assert found.outcome == "trains"
+    assert not found.trains_much(0.5)
+
+
+class WholeBatch(nn.Module):
+    """Takes 32 samples, no more and no fewer, and learns nothing: its gradient points the wrong way."""
+
+    class Uphill(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return -gradient
+
+    def __init__(self):
+        super().__init__()
+        self.body = mlp()
+
+    def forward(self, x):
+        return self.Uphill.apply(self.body(x) + torch.zeros(32, 3))
+
+
+def test_a_model_that_takes_whole_batches_is_asked_for_one_by_heart():
+    found = probed(WholeBatch(), 1e-2)
+    assert found.fails
+    assert found.fits_one_batch is False
+
+
+def test_permuted_labels_that_cannot_be_trained_on_say_nothing():
+    model = mlp()
+    data = load_batches(parts(Y), model)
+    options = {"real": [1.0] * 8, "constant": 1.1, "most": 100.0}
+    kind = optimizer_kind("adam", model)
+
+    def raising(outputs, targets):
+        raise RuntimeError("of the loss")
+
+    assert shuffled_labels(model, data, raising, kind, 1e-2, **options) is None
+    assert shuffled_labels(model, data, "cross_entropy", kind, 1e-2, **options | {"most": 4.0}) is None
+    assert len(shuffled_labels(model, data, "cross_entropy", kind, 1e-2, **options).losses[0]) == 8

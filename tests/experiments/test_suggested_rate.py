@@ -313,3 +313,19 @@ def test_a_warm_up_is_not_tried_beyond_the_rate_that_replaces_the_weights():
     options = {"generator": 0, "warm_up": True}
     found = suggest_learning_rate(model, [(X, X.sum(1, keepdim=True))], "mse", "adam", **options)
     assert found.warm_up is None or found.warm_up[1] <= 1
+
+
+def test_a_model_that_returns_its_own_loss_gets_no_advice_on_targets():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+
+        def forward(self, x, labels):
+            return {"loss": nn.functional.mse_loss(self.layer(x), labels)}
+
+    torch.manual_seed(0)
+    batches = [{"x": X, "labels": 1e4 * X.sum(1, keepdim=True)}]
+    found = suggest_learning_rate(Own(), batches, None, "sgd", generator=0)
+    assert found.proven
+    assert found.advice == ()
