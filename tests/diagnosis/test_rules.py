@@ -135,9 +135,11 @@ def test_the_documentation_is_complete(rule):
     assert all(name in text for name in (*rule.brings, *rule.remedies, rule.fault))
 
 
-def test_an_unknown_code_lists_those_that_there_are():
-    with pytest.raises(ValueError, match=r"expected one of broadcast-loss, .*got 'dead-unit'"):
+def test_an_unknown_code_lists_those_that_are_near_or_all():
+    with pytest.raises(ValueError, match=r"got 'dead-unit'; did you mean dead-units"):
         documentation("dead-unit")
+    with pytest.raises(ValueError, match="got 'zzz'; there are broadcast-loss, "):
+        documentation("zzz")
 
 
 def example(*parts):

@@ -301,3 +301,18 @@ def test_permuted_labels_that_cannot_be_trained_on_say_nothing():
     assert shuffled_labels(model, data, raising, kind, 1e-2, **options) is None
     assert shuffled_labels(model, data, "cross_entropy", kind, 1e-2, **options | {"most": 4.0}) is None
     assert len(shuffled_labels(model, data, "cross_entropy", kind, 1e-2, **options).losses[0]) == 8
+
+
+def test_a_plateau_that_ends_on_a_few_samples_is_not_called_stuck():
+    """Six narrow layers at torch's start: the loss stands still for fifty steps of the user's rate, and then falls."""
+    torch.manual_seed(0)
+    parts_ = [part for _ in range(5) for part in (nn.Linear(8, 8), nn.Tanh())]
+    model = nn.Sequential(*parts_, nn.Linear(8, 3))
+    for layer in model[::2]:
+        nn.init.normal_(layer.weight, std=0.2)
+    x = torch.randn(128, 8, generator=torch.Generator().manual_seed(1))
+    data = list(zip(x.split(32), x[:, :3].argmax(1).split(32), strict=True))
+    found = diagnose(model, data, "cross_entropy", optimizer="momentum", learning_rate=0.1)
+    assert found.probe.fits_one_batch is not False
+    assert found.cost <= 120
+    assert not [f for f in found.findings if f.code == "does-not-train"]

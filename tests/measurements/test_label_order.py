@@ -64,3 +64,16 @@ def test_batches_sorted_by_class_are_a_finding(labels, severity):
     found = diagnose(model, batches_of(labels), "cross_entropy", probe_steps=0).findings
     assert [f.severity for f in found if f.code == "no-signal"] == ([] if severity is None else [severity])
     assert severity is None or "shuffle=True" in next(f for f in found if f.code == "no-signal").message
+
+
+def test_categories_that_hardly_come_twice_leave_the_labels_undecided():
+    generator = torch.Generator().manual_seed(0)
+    for classes, undecided in ((300, True), (8, False)):
+        torch.manual_seed(0)
+        ids = torch.randint(classes, (256, 2), generator=generator)
+        labels = torch.randint(3, (256,), generator=generator)
+        model = nn.Sequential(nn.Embedding(classes, 4), nn.Flatten(), nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+        data = list(zip(ids.split(64), labels.split(64), strict=True))
+        found = diagnose(model, data, "cross_entropy", optimizer="adam", learning_rate=3e-3)
+        assert ("no-signal" in {f.code for f in found.findings}) is not undecided
+        assert any("depend on the inputs is undecided" in line for line in found.not_measured) is undecided

@@ -230,7 +230,8 @@ def test_an_interrupt_at_any_call_restores_bit_for_bit(at, error, with_):
     except (error, ValueError):
         assert state_of(model) == before
     else:
-        assert loss.left > 0  # there were fewer calls
+        # There were fewer calls, or the curvature, which the loss refused by one route, was taken by another.
+        assert loss.left > 0 or error is OutOfPatience
         assert found.kept or state_of(model) == before
     assert randomness() == drawn
 

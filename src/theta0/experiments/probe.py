@@ -29,7 +29,9 @@ _UPWARDS, _DOWNWARDS = (10.0, 100.0, 0.1), (0.1, 0.01, 10.0)  # where a given ra
 _FARTHEST = 1e4  # times lower: no rate is tried below
 _OUT_OF_REACH = 0.98  # of what there is to learn
 ONE_BATCH = 16  # samples that any network that trains can learn by heart
-_ONE_BATCH_STEPS = 30
+_ONE_BATCH_STEPS = 30  # gradients kept for that
+_LONGEST, _CHUNK = 90, 15  # steps of one run: plateaus of networks that train end by then; between looks at the loss
+_GONE, _GOES_ON = 0.1, 0.05  # of the way down, in all and in the second half: further is no standing still
 _HALVED = 0.5  # of what there is to learn of them
 
 
@@ -282,29 +284,51 @@ def _leader(state: _Runs) -> float | None:
 
 
 def _fits_one_batch(state: _Runs, free: FreeOutputs | None) -> tuple[bool | None, float]:
-    """Whether a few samples are learnt by heart, at the best rate and at ten times and a tenth of it."""
-    batch, leader = state.experiment.batches[0], _leader(state)
-    if leader is None:
-        leader = min(state.runs)
+    """Whether a few samples are learnt by heart, at the first rate, the best one, ten times it and a tenth of it.
+
+    A step on a few samples costs as much less as they are fewer, so that a plateau is seen to its end.
+
+    Returns:
+        True, False, or None where the time does not suffice or a run is on its way; and the cost.
+    """
+    leader = _leader(state)
+    leader = min(state.runs) if leader is None else leader
+    experiment, first, unit = _on_few(state)
+    reference = first if state.constant is None else min(first, state.constant)
+    level, cost, moving = state.floor + _HALVED * (min(reference, first) - state.floor), unit / 3, False
+    for number, rate in enumerate(dict.fromkeys([next(iter(state.runs)), leader, leader * 10, leader / 10])):
+        left = int((state.most - state.spent - cost) / unit)
+        if left < _ONE_BATCH_STEPS // 2:
+            return (None if moving or not number else False), cost
+        run = started(experiment, rate)
+        while not run.diverged and len(run.losses) < min(left, _LONGEST):
+            run = continued(experiment, run, min(left, _LONGEST, len(run.losses) + _CHUNK))
+            if not run.diverged and run.losses[-1] < level:
+                return True, cost + unit * len(run.losses)
+        cost += unit * len(run.losses)
+        moving = moving or _moves(run, state.floor)
+    return (None if moving else False), cost
+
+
+def _on_few(state: _Runs) -> tuple[Experiment, float, float]:
+    """Training on a few samples, its first loss, and what a step of it costs."""
+    batches, batch = state.experiment.batches, state.experiment.batches[0]
     few = sliced(batch, slice(0, ONE_BATCH))
     state.experiment.restore()
     experiment = replace(state.experiment, batches=[few])
     try:
-        first = losses_at(experiment, [0])[0]
+        return experiment, losses_at(experiment, [0])[0], few.size * len(batches) / sum(b.size for b in batches)
     except (UserCodeError, RuntimeError):  # a graph, or a mask of the whole batch's size
         experiment = replace(state.experiment, batches=[batch])
-        first = losses_at(experiment, [0])[0]
-    cost = 1 / 3
-    reference = first if state.constant is None else min(first, state.constant)
-    for rate in (leader, leader * 10, leader / 10):
-        left = int(state.most - state.spent - cost)
-        if left < _ONE_BATCH_STEPS // 2:
-            return (None if rate == leader else False), cost
-        run = continued(experiment, started(experiment, rate), min(left, _ONE_BATCH_STEPS))
-        cost += len(run.losses)
-        if not run.diverged and run.losses[-1] < state.floor + _HALVED * (min(reference, first) - state.floor):
-            return True, cost
-    return False, cost
+        return experiment, losses_at(experiment, [0])[0], 1.0
+
+
+def _moves(run: PausedRun, floor: float) -> bool:
+    """Whether a run has gone a part of the way down, and still goes on."""
+    if run.diverged or len(run.losses) < _CHUNK:
+        return False
+    half, end, first = run.losses[len(run.losses) // 2], run.losses[-1], run.losses[0]
+    return end < first - _GONE * (first - floor) and end < half - _GOES_ON * (first - floor)
 
 
 def _outcome(state: _Runs, rate: float) -> Outcome:
