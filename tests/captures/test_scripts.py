@@ -274,6 +274,7 @@ def test_a_loop_that_comes_later_is_seen_where_the_first_is_skipped(tmp_path):
     assert (first.steps[0].gradient_kept, second.steps[0].gradient_kept) == (pytest.approx(1.0), 0.0)
     found = theta0.diagnose(**second.arguments)
     assert found.findings[0].code == "lost-gradient"
+    assert "holds none of the parameters that this loss is made with" in found.findings[0].message
     assert not second.steps[0].optimizer.state  # begun anew where it was looked at
     with pytest.raises(theta0.CaptureError, match="expected a script that trains"):
         theta0.capture(path, skip=24)

@@ -38,6 +38,7 @@ class OptimizerKind:
         adaptive: whether a step's length hardly depends on the gradient's.
         rate: its own learning rate, where an instance or a factory brings one.
         closure: whether its step evaluates the loss itself, several times, which the runs do not do.
+        foreign: whether it is an instance that holds none of the model's parameters.
         lacking: trained parameters of the model that no group of an instance holds, nor another optimizer.
     """
 
@@ -47,6 +48,7 @@ class OptimizerKind:
     adaptive: bool
     rate: float | None = None
     closure: bool = False
+    foreign: bool = False
     lacking: tuple[str, ...] = ()
 
     @property
@@ -95,7 +97,9 @@ def _kind(optimizer: Optimizer | None, model: nn.Module, settings: Mapping[str, 
     if isinstance(optimizer, torch.optim.Optimizer):
         order = [id(p) for p in _parameters(model)]
         made = _described(optimizer, lambda p, rate: _mirrored(optimizer, p, rate, order), _rate_of(optimizer))
-        return replace(made, lacking=_lacking(optimizer, model))
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        foreign = not any(id(p) in held for p in model.parameters())
+        return replace(made, foreign=foreign, lacking=_lacking(optimizer, model))
     if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer):
         kind: Any = optimizer  # torch declares no `lr` for the base class
         return _described(kind(_parameters(model), lr=1e-3), lambda p, rate: kind(p, lr=rate))

@@ -23,25 +23,27 @@ def judge(evidence: Evidence) -> Finding | None:
     if kept is None or kept >= WARNING:
         return None
     if kept == 0:
-        return _nothing()
+        return _nothing(evidence)
     if not evidence.has_loss or not evidence.finite:
         return None
     return _adaptive(evidence, kept) if evidence.kind.adaptive else _proportional(evidence, kept)
 
 
-def _nothing() -> Finding:
-    return _finding(
-        "error",
-        0.0,
-        0.0,
+def _nothing(evidence: Evidence) -> Finding:
+    if evidence.kind.foreign:
+        trained = ", ".join(evidence.trained[:2])
+        message = (
+            "The optimizer holds none of the parameters that this loss is made with, so that nothing is learnt: its "
+            f"own get no gradient from it, and {trained} … are in no optimizer that steps here. Make the optimizer of "
+            "the parameters of the module that is trained."
+        )
+        return _finding("error", 0.0, 0.0, message, "optimizer = torch.optim.Adam(model.parameters())")
+    message = (
         "The optimizer's step finds no gradient, so that nothing is learnt: the one that the backward pass leaves is "
         "reset before the step (call zero_grad() before backward(), or after step(), not between them), step() is "
-        "never "
-        "called, or the loss does not depend on what the optimizer holds (a prediction under no_grad, another "
-        "network's "
-        "parameters).",
-        "",
+        "never called, or the loss does not depend on what the optimizer holds (a prediction under no_grad)."
     )
+    return _finding("error", 0.0, 0.0, message, "")
 
 
 def _proportional(evidence: Evidence, kept: float) -> Finding | None:
