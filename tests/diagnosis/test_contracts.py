@@ -172,8 +172,8 @@ def test_a_weight_of_the_loss_that_leaves_nothing_to_learn():
         return lambda o, t: F.cross_entropy(o, t) + weight * (o - o.mean(0)).square().mean()
 
     (heavy,) = (f for f in found(mlp(), X, Y, loss(100.0), probe_steps=100) if f.code == "loss-terms")
-    assert heavy.severity == "error"  # a warning by itself; short runs confirm that nothing trains
-    assert heavy.value < 0.15
+    assert heavy.severity == "error"
+    assert heavy.value > heavy.threshold  # what learning from the data costs the other summand, over what it gains
     assert "loss-terms" not in {f.code for f in found(mlp(), X, Y, loss(1e-3))}
 
 
