@@ -316,3 +316,11 @@ def test_a_plateau_that_ends_on_a_few_samples_is_not_called_stuck():
     assert found.probe.fits_one_batch is not False
     assert found.cost <= 120
     assert not [f for f in found.findings if f.code == "does-not-train"]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("rate", [None, 1e-2])
+def test_few_gradients_leave_it_undecided_or_a_short_run(steps, rate):
+    found = diagnose(mlp(), parts(Y), "cross_entropy", optimizer="adam", learning_rate=rate, probe_steps=steps)
+    assert "does-not-train" not in {f.code for f in found.findings}
+    assert found.probe.runs or any("do not suffice for a run" in line for line in found.not_measured)

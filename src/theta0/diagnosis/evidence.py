@@ -44,6 +44,7 @@ from theta0.measurements.zero_gradients import STEPS, still_zero
 
 _FALLEN = 0.4  # of the first loss, where no constant is known
 LONGEST = 40
+_PROBED = 30  # gradients that are kept for a probe that comes later
 _HELD_OUT_STEPS = 40  # of training, before targets are held against outputs on samples not trained on
 _BESIDE, _LATER = 20, 8  # gradients that all else may take beside a probe, and of these what is measured after it
 BY_HEART = 0.25  # of what there is to learn: a short run that gains more has not learnt samples by heart
@@ -253,7 +254,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             self.rate,
             free=self.free_outputs,
             other_rates=[] if allowed is None or allowed.value is None else [allowed.value],
-            steps=self.left,
+            steps=max(self.left, min(self.probe_steps, RUNGS[0] + 2)),  # one short run at least
             stepped=lambda steps: self.tell("training briefly", steps),
         )
         self.spend(found.cost)
@@ -391,7 +392,10 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         rate = self.rate if self.rate is not None or self.probe is None else self.probe.best
         if rate is None:
             return None
-        found = opposed_terms(self.model, self.batches, self.loss, self.probed, rate, most=self.left)
+        most = self.left - (0 if "probe" in vars(self) else _PROBED)
+        if most <= 0:
+            return None
+        found = opposed_terms(self.model, self.batches, self.loss, self.probed, rate, most=most)
         self.spend(SHARES if found is None else found.cost)
         return found
 

@@ -205,6 +205,9 @@ def _probed(
     anchor = rate
     if anchor is None:
         anchor, spent = _by_first_step(experiment, kind)[0], spent + 1
+    if steps - spent < 1:
+        reason = f"{steps} gradients do not suffice for a run"
+        return Probe("undecided", rate, (), None, first, None, math.nan, math.nan, spent, reason=reason)
     state = _Runs(
         experiment, kind, {}, first, _floor(free, first), None if free is None else free.constant, float(steps), spent
     )
