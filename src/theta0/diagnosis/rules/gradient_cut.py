@@ -90,8 +90,7 @@ def _of_recurrence(found: CutRecurrence) -> Finding:
             f"{found.parameter} is applied {found.steps} times, each time to what the last time made, and between "
             "any two "
             f"the gradient ends at {found.operation}: each step learns for itself alone, and none learns what to "
-            "keep for "
-            "later ones. Detach the state between batches, or chunks of many steps."
+            "keep for later ones. Detach the state between batches, or chunks of many steps."
         ),
         remedy="",
         source="the autograd graph of one step",

@@ -60,8 +60,7 @@ def _scheduled(rates: Sequence[float]) -> Finding | None:
     shown = ", ".join(f"{rate:.2g}" for rate in rates[:5])
     message = (
         f"the rate goes {shown} …, step by step: all steps together are worth {worth:.2g} at its highest. A "
-        "schedule made "
-        "for epochs steps once an epoch, after the inner loop; else let it fall by less."
+        "schedule made for epochs steps once an epoch, after the inner loop; else let it fall by less."
     )
     return _of_schedule("error" if worth <= FEW * (1 + 1e-6) else "warning", worth, message)
 
@@ -139,13 +138,11 @@ RULE = Rule(
         meaning="Nothing is wrong with the start, but the steps are so small that the loss will hardly move.",
         why="A rate from another optimizer or another model, or an exponent that is off by a few. Or a schedule that "
         "is made for epochs and steps with every batch, or whose warm-up is a whole division. Schedules are known of "
-        "training "
-        "scripts, whose steps are watched, and else by `rates`.",
+        "training scripts, whose steps are watched, and else by `rates`.",
         numbers=(
             (
                 "of a script's schedule, the sum of all rates over the highest one, where they fade from the first "
-                "step "
-                "on",
+                "step on",
                 f"{FEW:g} steps: error; {SHORT:g}: warning",
                 "judgement",
             ),

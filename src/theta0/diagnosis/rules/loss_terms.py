@@ -48,8 +48,7 @@ def _opposed(evidence: Evidence) -> Finding | None:
             "from the "
             f"data costs more than it gains. The one that rises most is `{found.operation.name}` "
             f"({found.operation.line or 'no line known'}). Reduce both in the same way, as sums over entries and "
-            "means over "
-            "samples, or lower its weight."
+            "means over samples, or lower its weight."
         ),
         remedy="",
         source="short runs on the sum and on a part of it; threshold: judgement",
@@ -148,9 +147,8 @@ RULE = Rule(
         numbers=(
             (
                 f"where summands that compare with no data have {DWARFED:g} times the gradient of those that do: "
-                "what they rise, "
-                "over what those that do fall, in a short run on these alone after one on the sum, which gains "
-                "less than "
+                "what they rise, over what those that do fall, in a short run on these alone after one on the sum, "
+                "which gains less than "
                 f"{HELD_BACK:.0%} of that; losses with derivatives are left out",
                 f"{COSTS:g}: error",
                 "judgement",

@@ -62,10 +62,8 @@ def _inverted(evidence: Evidence) -> Finding | None:
         message=(
             f"The mask at {operation} hides the positions that hold data and shows those that are padding "
             f"({found.padding:.0%} of all), in {found.agreement:.0%} of the positions of padded samples: the "
-            "network sees "
-            "only what says nothing. Invert it. In attention of torch.nn, True in key_padding_mask hides a "
-            "position; in "
-            "scaled_dot_product_attention, True in attn_mask shows it; in masked_fill it is filled."
+            "network sees only what says nothing. Invert it. In attention of torch.nn, True in key_padding_mask hides "
+            "a position; in scaled_dot_product_attention, True in attn_mask shows it; in masked_fill it is filled."
         ),
         remedy="",
         source="the ends of samples that hold one value, against the mask; threshold: judgement",
@@ -164,8 +162,7 @@ RULE = Rule(
             ("positions from which attention hides everything, in every sample", "0: warning", "exact"),
             (
                 "positions of padded samples (ends of different lengths that hold one value) at which a mask hides "
-                "what "
-                "is not padding and shows what is",
+                "what is not padding and shows what is",
                 f"{AGREE:.0%}: error",
                 "1 for a mask that is inverted, 0 for one that is not",
             ),

@@ -82,9 +82,8 @@ def _independent(evidence: Evidence) -> Finding | None:
 
 
 _UNDECIDED = (
-    "Whether the targets depend on the inputs is undecided: the samples do not show it by themselves, and short "
-    "runs learn "
-    "little, but more than from permuted targets."
+    "Whether the targets depend on the inputs is undecided: the samples do not show it by themselves, and short runs "
+    "learn little, but more than from permuted targets."
 )
 
 
