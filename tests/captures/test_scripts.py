@@ -127,6 +127,17 @@ def script(tmp_path, body, source=LOOP):
     return path
 
 
+def test_a_script_finds_its_own_folder_and_an_error_names_its_own_line(tmp_path, monkeypatch):
+    """`__file__` is absolute, as under `python FILE`, wherever the script is named from."""
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "script.py").write_text(
+        "from pathlib import Path\n\nfolder = Path(__file__).parents[1]\nassert folder.is_dir()\n(folder / 'gone').read_text()\n"
+    )
+    monkeypatch.chdir(tmp_path / "deep")
+    with pytest.raises(theta0.CaptureError, match=r"FileNotFoundError: .*gone.* \(line 5 of script.py\)"):
+        theta0.capture("script.py")
+
+
 def test_a_script_that_raises_in_training_is_judged_on_what_was_seen(tmp_path):
     captured = theta0.capture(script(tmp_path, "loss = net(x).mean() / (1 if number < 2 else {}[number])"))
     assert isinstance(captured.error, KeyError)

@@ -138,7 +138,7 @@ def _run(path: Path, argv: Sequence[str], keep_main: bool) -> None:
     except SyntaxError as error:
         raise CaptureError(f"{path}: syntax error on line {error.lineno}: {error.msg}") from error
     module = ModuleType("__main__")
-    module.__file__ = str(path)
+    module.__file__ = str(path.absolute())
     before = sys.argv, sys.modules["__main__"], list(sys.path)
     sys.argv, sys.modules["__main__"] = [str(path), *argv], module
     sys.path.insert(0, str(path.resolve().parent))
@@ -187,13 +187,15 @@ def _nothing(found: Captured, recording: Recording, name: str) -> str:
         left = f"it left with exit code {found.error.code} before its first backward pass"
         return f"{what}{left}; pass its arguments after --"
     if found.error is not None:
-        return f"{what}it raised {_raised(found.error)} before its first backward pass; does it run by itself?"
+        return f"{what}it raised {_raised(found.error, name)} before its first backward pass; does it run by itself?"
     unseen = " whose path from a module's call was not seen" if recording.unseen else ""
     return f"{what}it ended after {found.seen}{unseen}; does it train under torch, in its own process and thread?"
 
 
-def _raised(error: BaseException) -> str:
+def _raised(error: BaseException, script: str) -> str:
+    """What was raised, and where: in the script itself, else in the code that it calls."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "theta0" not in Path(f.filename).parts]
+    frames = [f for f in frames if f.filename == script] or frames
     line = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
     first = str(error).strip().splitlines()
     return f"{type(error).__name__}: {first[0] if first else ''}{line}"
