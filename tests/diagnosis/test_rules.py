@@ -19,12 +19,13 @@ from states import state_of
 from theta0._batches import load_batches
 from theta0.diagnosis import PROBE_STEPS, RULES, Evidence, Finding, Place, Rule, RuleDoc, rules
 from theta0.diagnosis import evidence as module
-from theta0.diagnosis.documentation import PRELUDE, document, documentation
+from theta0.diagnosis.documentation import PRELUDE, documentation, overview
 from theta0.reports import diagnosis_document, diagnosis_report, write_page
+from theta0.reports.finding_pages import finding_pages
 from theta0.treatment import REMEDIES
 
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
-PAGE = Path(__file__).parents[2] / "docs" / "findings.md"
+PAGES = Path(__file__).parents[2] / "docs" / "findings"
 
 
 # ── A rule of your own ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -93,7 +94,7 @@ def test_every_face_shows_it(tmp_path):
         write_page(tmp_path / "page.html", found, target="own.py").read_text(),
         str(diagnosis_document(found, target="own.py")),
     )
-    for text in (*shown, document([*RULES, LARGE_BIAS]), documentation("large-bias", [LARGE_BIAS])):
+    for text in (*shown, overview([*RULES, LARGE_BIAS]), documentation("large-bias", [LARGE_BIAS])):
         assert "large-bias" in text
     assert "Start it at zero" in shown[1]
     assert "nn.init.zeros_(model[0].bias)" in documentation("large-bias", [LARGE_BIAS])
@@ -131,7 +132,7 @@ def test_the_documentation_is_complete(rule):
     doc = rule.doc
     assert all((doc.meaning, doc.why, doc.numbers, doc.fix, doc.command, doc.ill, doc.healthy, doc.ignore))
     text = documentation(rule.code)
-    assert text.startswith(f"## {rule.code}\n")
+    assert text.startswith(f"# {rule.code}\n")
     assert all(name in text for name in (*rule.brings, *rule.remedies, rule.fault))
 
 
@@ -167,8 +168,8 @@ def test_its_examples_run_and_its_fix_fixes(rule):
     assert rule.code not in codes_of(example(rule.doc.ill, rule.doc.fix), steps)
 
 
-def test_the_page_is_written_from_the_rules():
-    assert PAGE.read_text() == document(), "run `make docs-findings`"
+def test_the_pages_are_written_from_the_rules():
+    assert {path.name: path.read_text() for path in PAGES.glob("*.md")} == finding_pages(), "run `make docs-findings`"
 
 
 # ── The evidence ─────────────────────────────────────────────────────────────────────────────────────────────────────

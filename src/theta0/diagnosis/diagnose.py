@@ -163,7 +163,7 @@ def diagnosis_of(
     by_code = _by_code([*RULES, *(rules or ())])
     unknown = [code for code in ignore if code not in by_code]
     if unknown:
-        raise ValueError(f"ignore: expected codes of findings, got {', '.join(unknown)}; docs/findings.md lists them")
+        raise ValueError(f"ignore: expected codes of findings, got {', '.join(unknown)}; `theta0 help` lists them")
     evidence = Evidence(
         model,
         batches,

@@ -9,7 +9,7 @@ from theta0.curvature.learning_rate import LearningRate
 from theta0.experiments.probe import ExperimentRun, Probe
 
 Severity = Literal["error", "warning", "note"]
-MEASURED = "measured, docs/findings.md"  # the source of a threshold that its rule's documentation justifies
+MEASURED = "measured, see theta0 help"  # the source of a threshold that its rule's documentation justifies
 
 
 @dataclass(frozen=True, repr=False)
@@ -17,7 +17,7 @@ class Finding(Shown):
     """One thing that is wrong, or worth knowing, about a starting point.
 
     Attributes:
-        code: its kind, the code of its rule; `docs/findings.md` documents them.
+        code: its kind, the code of its rule; `theta0 help CODE` explains it.
         severity: `error` (will not train, or wrong), `warning` (will train badly), `note` (worth knowing).
         layer: where it begins; the empty string is the whole network.
         value: the number that shows it.

@@ -17,7 +17,7 @@ ERROR, WARNING = 1e3, 1e2  # over the first layer, or the first time step
 STREAM = 10.0  # and twice the √L to which L branches add up that are as large as the stream was at first
 _SHARE = 0.5  # of the growth, in decades, that a stream must make to explain it
 
-_BY_STREAM = "Hanin & Rolnick (2018), section 3; threshold docs/findings.md"
+_BY_STREAM = "Hanin & Rolnick (2018), section 3; threshold measured, see theta0 help"
 
 
 def judge(evidence: Evidence) -> Finding | None:
