@@ -1,4 +1,4 @@
-# make demo | make test | make test-all | make test-adapters; nothing else needs to be set up.
+# make demo | make test | make test-all | make test-adapters | make smoke | make docs; nothing else needs to be set up.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 # With byte code kept, checked signatures included, a suite that runs again starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test gate test-all test-adapters demo docs-findings docs-bibliography lint bench clean
+.PHONY: setup test gate test-all test-adapters demo docs smoke docs-findings docs-bibliography lint bench clean
 
 setup: $(READY)
 
@@ -46,14 +46,29 @@ demo: setup
 	$(BIN)/theta0 treat examples/deep_sigmoid.py --out build/start.safetensors --html build/report.html
 	@echo "The treated start is in build/start.safetensors, the report in build/report.html."
 
-# The rules are the source of the page, the results' types that of the JSON schema; tests hold both to them.
+# The rules are the source of the findings' pages, the results' types that of the JSON schema; tests hold both to them.
 docs-findings: setup
 	mkdir -p build
-	$(BIN)/python -m theta0.diagnosis.documentation > docs/findings.md
+	$(BIN)/python -m theta0.reports.finding_pages docs/findings
 	$(BIN)/python -m theta0.reports.schema > build/schema.json && mv build/schema.json src/theta0/reports/diagnosis.schema.json
 
 docs-bibliography: setup
 	$(BIN)/python -m theta0.reports.bibliography > docs/bibliography.md
+
+# The site, in build/site. Strict: a broken link or a page without a place is an error. The gallery's scripts run.
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[papers,dev,docs]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+# The package as a user gets it: a source archive, the wheel built from it, alone in a fresh environment, outside the checkout.
+smoke: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build
+	rm -rf build/dist build/smoke && mkdir -p build/smoke/outside
+	$(BIN)/python -m build --outdir build/dist . > build/smoke/build.log
+	$(BIN)/python -m venv build/smoke/venv
+	build/smoke/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build/dist/*.whl
+	cp tests/release/smoke.py build/smoke/outside
+	cd build/smoke/outside && OMP_NUM_THREADS=1 ../venv/bin/python -P smoke.py ../../dist/*.tar.gz
 
 bench: setup
 	$(BIN)/python benchmarks/bench_lcw.py --out benchmarks/results/lcw.json

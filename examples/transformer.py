@@ -1,7 +1,9 @@
 """A two-layer transformer that reads the rows of a digit as tokens; batches are dictionaries."""
 
+from pathlib import Path
+
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 loss = "cross_entropy"
@@ -30,9 +32,9 @@ def model():
 
 
 def batches():
-    digits = load_digits()
-    tokens = torch.tensor(digits.data, dtype=torch.long)
-    y = torch.tensor(digits.target)
+    digits = np.load(Path(__file__).with_name("digits.npz"))
+    tokens = torch.tensor(digits["images"], dtype=torch.long).flatten(1)
+    y = torch.tensor(digits["labels"], dtype=torch.long)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:512]
     mask = torch.zeros(128, 64, dtype=torch.bool)
     return [{"tokens": tokens[i], "mask": mask, "labels": y[i]} for i in order.split(128)]

@@ -42,7 +42,7 @@ def errors(show: bool, store: Path | None = None) -> Iterator[None]:
     """Turn what is wrong with the user's target into one paragraph and exit code 2, an interrupt into exit code 130."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         if show:
             print_exc()
         fail(str(error))
