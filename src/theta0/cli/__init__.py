@@ -41,7 +41,6 @@ class Format(StrEnum):
 
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Look at the point where a network starts training, say what is wrong with it, fix it, prove that it trains.",
@@ -291,9 +290,10 @@ def help_(
     with errors(show=False):
         from rich.markdown import Markdown
 
-        from theta0.diagnosis.documentation import documentation, overview
+        from theta0.diagnosis.documentation import overview
+        from theta0.reports.finding_pages import finding_page
 
-        text = overview() if code is None else documentation(code)
+        text = overview() if code is None else finding_page(code)
     show(Markdown(text))
 
 
