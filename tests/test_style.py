@@ -97,6 +97,19 @@ def test_exported_functions_say_what_they_return():
     assert silent == []
 
 
+def test_every_public_function_has_an_example():
+    """What `theta0` and its catalogues export; experiments of the papers are run by name."""
+    names = [name for name in MODULES if not name.startswith(("theta0.papers", "theta0.cli")) and "._" not in name]
+    exported = {
+        f"{module.__name__}.{name}": getattr(module, name)
+        for module in [theta0, *map(importlib.import_module, names)]
+        for name in getattr(module, "__all__", [])
+    }
+    functions = {name: found for name, found in exported.items() if inspect.isfunction(found)}
+    assert len(functions) > 100
+    assert [name for name, function in functions.items() if ">>> " not in function.__doc__] == []
+
+
 def test_examples_in_docstrings_run():
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     results = {name: doctest.testmod(importlib.import_module(name), optionflags=options) for name in MODULES}

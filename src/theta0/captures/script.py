@@ -43,6 +43,22 @@ def capture(
 
     Raises:
         CaptureError: if no training was seen, or it cannot be replayed; the message says what was seen.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> lines = [
+        ...     "import torch",
+        ...     "model = torch.nn.Linear(4, 1)",
+        ...     "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+        ...     "for _ in range(50):",
+        ...     "    loss = model(torch.randn(8, 4)).square().mean()",
+        ...     "    optimizer.zero_grad(); loss.backward(); optimizer.step()",
+        ... ]
+        >>> script = pathlib.Path(tempfile.mkdtemp()) / "train.py"
+        >>> _ = script.write_text(chr(10).join(lines))
+        >>> captured = capture(script)
+        >>> len(captured.steps[0].batches), captured.arguments["learning_rate"]
+        (5, 0.1)
     """
     path = Path(script)
     if not path.is_file():

@@ -88,6 +88,17 @@ def compare(
 
     Raises:
         ValueError: on a wrong argument or unusable data, or if no start can be made.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> starts = ["default", "unit-variance"]
+        >>> found = compare(model, batches, "cross_entropy", starts=starts, rates=[0.1], steps=5, seeds=1)
+        >>> sorted(standing.start for standing in found.standings)
+        ['default', 'unit-variance']
     """
     _check_arguments(starts, rates, steps, seeds, budget_s)
     began = time.perf_counter()
@@ -147,6 +158,18 @@ def winning_start_(
 
     Raises:
         ValueError: if there is no winner.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0 import compare
+        >>> starts = ["default", "unit-variance"]
+        >>> found = compare(model, batches, "cross_entropy", starts=starts, rates=[0.1], steps=5, seeds=1)
+        >>> winning_start_(model, batches, "cross_entropy", found) is model
+        True
     """
     winner = found.winner
     if winner is None:

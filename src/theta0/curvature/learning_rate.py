@@ -149,6 +149,17 @@ def curvature_rate(
 
     Raises:
         ValueError: if an argument is wrong, or there is no (positive) curvature.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0._training import OptimizerSettings
+        >>> found = curvature_rate(model, batches, "cross_entropy", OptimizerSettings("sgd"))
+        >>> 0 < found.value < found.bound
+        True
     """
     checked(loss, step)
     data = load_batches(batches, unwrapped(model), max_batches=max_batches, step=step)

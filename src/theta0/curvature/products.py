@@ -58,6 +58,19 @@ def curvature_products(
     Raises:
         ValueError: if the network or the loss has no such curvature; the message says why.
         torch.OutOfMemoryError: if memory runs out although `recompute` is given.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0._batches import load_batches
+        >>> from theta0.curvature import curvature_products
+        >>> with curvature_products(model, load_batches(batches, model), "cross_entropy") as (curvature, problem):
+        ...     v = torch.ones(curvature.size, dtype=torch.float64)
+        ...     bool(v @ curvature.multiply(v) >= 0)  # the Gauss-Newton matrix is positive semidefinite
+        True
     """
     _require_known(matrix, loss)
     problem = Problem(model, batches, loss, matrix, trained_parameters(model), seed, inverse_preconditioner)

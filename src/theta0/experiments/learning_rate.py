@@ -101,6 +101,16 @@ def suggest_learning_rate(
 
     Raises:
         ValueError: if an argument is wrong, or with `steps=0` there is no (positive) curvature.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> found = suggest_learning_rate(model, batches, "cross_entropy", "adam", steps=100)
+        >>> found.proven, 1e-4 < found.value < 1
+        (True, True)
     """
     checked(loss, step)
     inner = unwrapped(model)

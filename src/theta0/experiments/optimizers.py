@@ -82,6 +82,13 @@ def optimizer_kind(
 
     Raises:
         ValueError: if it is none of these, or the settings cannot be used.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> kind = optimizer_kind(torch.optim.Adam(model.parameters(), lr=3e-4), model)
+        >>> kind.name, kind.rate
+        ('adam', 0.0003)
     """
     kind = _kind(optimizer, model, settings)
     if checked_positive(clip_norm, "clip_norm") is not None:

@@ -76,6 +76,20 @@ def prepared(model: nn.Module, batches: Sequence[Batch], loss: Loss, make: Maker
 
     Returns:
         The experiment.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0._batches import load_batches
+        >>> from theta0.experiments import continued, optimizer_kind, started
+        >>> kind = optimizer_kind("sgd", model)
+        >>> experiment = prepared(model, load_batches(batches, model), "cross_entropy", kind.make)
+        >>> run = continued(experiment, started(experiment, 0.1), until=8)
+        >>> len(run.losses)
+        8
     """
     return Experiment(model, batches, loss, make, snapshot(model), seed)
 
@@ -95,6 +109,18 @@ def started(experiment: Experiment, rate: float, warm_up: int = 0) -> PausedRun:
 
     Returns:
         The run.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0._batches import load_batches
+        >>> from theta0.experiments import optimizer_kind, prepared
+        >>> kind = optimizer_kind("sgd", model)
+        >>> started(prepared(model, load_batches(batches, model), "cross_entropy", kind.make), 0.1).losses
+        ()
     """
     experiment.restore()
     first = rate / max(1, warm_up)
@@ -107,6 +133,21 @@ def continued(experiment: Experiment, run: PausedRun, until: int) -> PausedRun:
 
     Returns:
         The run where it is then; it stops early where it diverges.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0._batches import load_batches
+        >>> from theta0.experiments import optimizer_kind, prepared, started
+        >>> kind = optimizer_kind("sgd", model)
+        >>> experiment = prepared(model, load_batches(batches, model), "cross_entropy", kind.make)
+        >>> run = continued(experiment, started(experiment, 0.1), until=4)
+        >>> run = continued(experiment, run, until=8)  # goes on where it was
+        >>> len(run.losses)
+        8
     """
     if run.diverged or len(run.losses) >= until:
         return run

@@ -53,6 +53,18 @@ def verify_learning_rate(
 
     Raises:
         ValueError: on a step count below 1, or data that cannot be split.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0 import suggest_learning_rate
+        >>> found = suggest_learning_rate(model, batches, "cross_entropy", steps=100)
+        >>> runs = verify_learning_rate(model, batches, "cross_entropy", found, factors=(0.5, 1), steps=5)
+        >>> len(runs)
+        2
     """
     if suggestion.value is None:
         raise ValueError(f"suggestion: expected a rate, got none ({suggestion.reason}); there is nothing to verify")

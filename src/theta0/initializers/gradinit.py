@@ -63,6 +63,17 @@ def gradinit(
     Raises:
         ValueError: if an argument is out of range, the network cannot be differentiated twice, or the loss is
             constant; the start is then unchanged.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0.initializers import initialize
+        >>> search = initialize("gradinit", model, batches, "cross_entropy", steps=5)
+        >>> search.kept or bool(search.refusal)  # kept only where it is better on held-out batches
+        True
     """
     if optimizer not in ("sgd", "adam"):
         raise ValueError(f"optimizer: expected 'sgd' or 'adam', got {optimizer!r}")

@@ -52,6 +52,17 @@ def metainit(
     Raises:
         ValueError: if an argument is out of range, the network cannot be differentiated so often, the loss is
             constant, or there is a process group; the start is then unchanged.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0.initializers import initialize
+        >>> search = initialize("metainit", model, batches, "cross_entropy", steps=5)
+        >>> search.kept or bool(search.refusal)  # kept only where it is better on held-out batches
+        True
     """
     if ranks() > 1:
         raise ValueError(

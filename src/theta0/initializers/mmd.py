@@ -209,6 +209,17 @@ def mmd(
     Raises:
         ValueError: if an argument is out of range, the model is no classifier or cannot be trained, a batch has fewer
             than two samples, the loss is not finite, or the checkpoint is of another model, start or setting.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0.initializers import mmd_
+        >>> inputs = [x for x, _ in batches]  # no labels are needed
+        >>> mmd_(model, inputs, perturbations=8, steps=2) is model
+        True
     """
     check_options(
         {"perturbations": (perturbations, 2), "steps": (0 if steps is None else steps, 0), "memory": (memory, 1)},

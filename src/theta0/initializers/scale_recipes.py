@@ -48,6 +48,20 @@ def recipe_of(model: nn.Module, search: ScaleSearch, *, notes: Mapping[str, str]
 
     Raises:
         ValueError: if the search changed nothing.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> model[0].weight.data *= 8
+        >>> start = {name: value.clone() for name, value in model.state_dict().items()}
+        >>> from theta0.initializers import initialize
+        >>> search = initialize("nio", model, batches, "cross_entropy", steps=20)
+        >>> recipe = recipe_of(model, search, notes={"seed": "0"})
+        >>> recipe.method, sorted(recipe.scales)
+        ('nio', ['0.bias', '0.weight', '2.bias', '2.weight'])
     """
     if not search.kept:
         raise ValueError(f"search: expected one that changed the start, got one that did not: {search.reason}")
@@ -65,6 +79,13 @@ def save_recipe(recipe: Recipe, path: str | Path) -> Path:
 
     Returns:
         The path.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> recipe = Recipe("nio", {"weight": 2.0}, {"weight": (1.0, 0.5)}, {"seed": "0"})
+        >>> path = save_recipe(recipe, pathlib.Path(tempfile.mkdtemp()) / "recipe.json")
+        >>> load_recipe(path) == recipe
+        True
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,6 +103,13 @@ def load_recipe(path: str | Path) -> Recipe:
 
     Raises:
         ValueError: if the file is missing, or no recipe.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> recipe = Recipe("nio", {"weight": 2.0}, {"weight": (1.0, 0.5)}, {"seed": "0"})
+        >>> path = save_recipe(recipe, pathlib.Path(tempfile.mkdtemp()) / "recipe.json")
+        >>> load_recipe(path) == recipe
+        True
     """
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -109,6 +137,22 @@ def apply_recipe_(model: nn.Module, recipe: Recipe) -> nn.Module:
 
     Raises:
         ValueError: if the model has other tensors, or stands at another start; it is then as it was.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> model[0].weight.data *= 8
+        >>> start = {name: value.clone() for name, value in model.state_dict().items()}
+        >>> from theta0.initializers import initialize
+        >>> search = initialize("nio", model, batches, "cross_entropy", steps=20)
+        >>> recipe = recipe_of(model, search)
+        >>> found = model[0].weight.clone()
+        >>> _ = model.load_state_dict(start)
+        >>> torch.allclose(apply_recipe_(model, recipe)[0].weight, found)
+        True
     """
     inner = initialised(model)
     parameters = dict(inner.named_parameters())

@@ -70,6 +70,18 @@ def unit_variance(
     Raises:
         ValueError: if a layer's output does not vary, or is not finite; it names the layer. If
             `skip` names what the model does not have.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0.initializers import unit_variance_
+        >>> model = unit_variance_(model, batches)
+        >>> preactivations = model[0](torch.cat([x for x, _ in batches]))
+        >>> bool((preactivations.var() - 1).abs() < 0.01)
+        True
     """
     if not (math.isfinite(std) and std > 0):
         raise ValueError(f"std: expected a positive number, got {std}")

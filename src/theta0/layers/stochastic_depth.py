@@ -153,6 +153,15 @@ def drop_layers_(model: M, dropping: Dropping, *, generator: torch.Generator | N
 
     Returns:
         The model.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from theta0.layers import StochasticDepth
+        >>> model = nn.Sequential(*(StochasticDepth(nn.Linear(4, 4), 0.5) for _ in range(4)))
+        >>> model = drop_layers_(model, "exactly", generator=torch.Generator().manual_seed(0))
+        >>> model(torch.zeros(2, 4)).shape
+        torch.Size([2, 4])
     """
     draw_kept([layer.survival for layer in _layers(model)], dropping=dropping, generator=torch.Generator())  # check now
     _forget_draw(model)
@@ -175,6 +184,16 @@ def pin_kept_(model: M, kept: Sequence[bool] | None) -> M:
 
     Raises:
         ValueError: if the number of decisions is not the number of layers.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from theta0.layers import StochasticDepth
+        >>> model = nn.Sequential(*(StochasticDepth(nn.Linear(4, 4), 0.5) for _ in range(2)))
+        >>> model = pin_kept_(model, [True, False])
+        >>> x = torch.randn(3, 4)
+        >>> torch.equal(model(x), model[0](x))  # the second layer is skipped
+        True
     """
     layers = _layers(model)
     if kept is not None and len(kept) != len(layers):

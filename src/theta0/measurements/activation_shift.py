@@ -55,6 +55,15 @@ def neuron_shifts(model: nn.Module, batches: Iterable[Any], *, max_batches: int 
 
     Returns:
         Layers in execution order.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> list(neuron_shifts(model, batches))
+        ['0', '2']
     """
     model, found = prepared(model, batches, max_batches)
     sums: dict[str, _Sums] = {}
@@ -85,6 +94,17 @@ def activation_shift(model: nn.Module, batches: Iterable[Any], *, max_batches: i
 
     Returns:
         The records, layers in execution order.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Sigmoid(), nn.Linear(16, 3))
+        >>> shares = {r.layer: r.value for r in activation_shift(model, batches) if r.quantity == "shift_share"}
+        >>> shares["0"] < shares["2"]  # inputs have mean 0, sigmoids have not
+        True
     """
     records: list[Record] = []
     for layer, shift in neuron_shifts(model, batches, max_batches=max_batches).items():

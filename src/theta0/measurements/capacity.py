@@ -36,6 +36,16 @@ def capacity(
 
     Returns:
         The records.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> found = {r.quantity: r.value for r in capacity(model, batches) if r.layer == ""}
+        >>> found["lipschitz_lower"] <= found["lipschitz_spectral"] <= found["lipschitz_frobenius"]
+        True
     """
     measured, read = prepared(model, batches, max_batches)
     bounds = lipschitz_bounds(measured, without_labels(read[0].inputs))
@@ -58,6 +68,13 @@ def lipschitz_lower_bound(model: nn.Module, batches: Iterable[Any], *, max_batch
 
     Returns:
         The largest spectral norm of the input Jacobian.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 2, bias=False)
+        >>> model.weight.data = torch.tensor([[3.0, 0.0], [0.0, 1.0]])
+        >>> round(lipschitz_lower_bound(model, [torch.randn(4, 2)]), 4)
+        3.0
     """
     model, read = prepared(model, batches, max_batches)
     with preserve_state(model), torch.enable_grad(), no_dropout():
@@ -80,6 +97,10 @@ def rademacher_bound(norm_product: float, depth: int, largest_input: float, samp
 
     Raises:
         ValueError: an argument is out of range.
+
+    Example:
+        >>> rademacher_bound(norm_product=1.0, depth=1, largest_input=1.0, samples=200)
+        0.1
     """
     if depth < 1 or samples < 1 or not (norm_product >= 0 and largest_input >= 0):
         raise ValueError(
@@ -106,6 +127,10 @@ def generalization_gap(
 
     Raises:
         ValueError: an argument is out of range.
+
+    Example:
+        >>> round(generalization_gap(0.01, 10**6, loss_lipschitz=1.0, loss_bound=1.0, delta=0.05), 4)
+        0.0318
     """
     if samples < 1 or not 0 < delta < 1 or min(rademacher, loss_lipschitz, loss_bound) < 0:
         raise ValueError(

@@ -128,6 +128,16 @@ def gradients(
 
     Returns:
         The records.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> found = {record.quantity: record.value for record in gradients(model, batches, "cross_entropy")}
+        >>> 0 < found["gradcosine"] < 1
+        True
     """
     model, found = prepared(model, batches, max_batches)
     gram = gradient_gram(model, found, loss, sub_batches=sub_batches, overlap=overlap, max_batches=None)
@@ -146,7 +156,19 @@ def gradients(
 
 
 def gradient_norms(gram: GradientGram) -> Float64[Tensor, " n"]:
-    """‖g_i‖ of every sample."""
+    """‖g_i‖ of every sample.
+
+    Returns:
+        One norm per sample.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1, bias=False)  # its gradients for the loss w·x are the samples themselves
+        >>> batches = [(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.zeros(2))]
+        >>> gram = gradient_gram(model, batches, lambda outputs, targets: outputs.mean())
+        >>> gradient_norms(gram).tolist()
+        [1.0, 2.0]
+    """
     return gram.gram.diagonal().clamp_min(0).sqrt()
 
 
@@ -157,6 +179,14 @@ def gradcosine(gram: GradientGram) -> float:
 
     Returns:
         The mean cosine, between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1, bias=False)  # its gradients for the loss w·x are the samples themselves
+        >>> batches = [(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.zeros(2))]
+        >>> gram = gradient_gram(model, batches, lambda outputs, targets: outputs.mean())
+        >>> gradcosine(gram)
+        0.5
     """
     norms = gradient_norms(gram)
     directions = torch.where(norms > 0, 1 / norms, 0.0)
@@ -170,6 +200,14 @@ def gradient_noise(gram: GradientGram) -> float:
 
     Returns:
         The ratio; infinite where the mean gradient vanishes.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1, bias=False)  # its gradients for the loss w·x are the samples themselves
+        >>> batches = [(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.zeros(2))]
+        >>> gram = gradient_gram(model, batches, lambda outputs, targets: outputs.mean())
+        >>> gradient_noise(gram)
+        2.0
     """
     n = len(gram.gram)
     mean = float(gram.gram.sum()) / n**2
@@ -182,6 +220,14 @@ def fisher_eigenvalues(gram: GradientGram) -> Float64[Tensor, " n"]:
 
     Returns:
         The n largest, in descending order.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1, bias=False)  # its gradients for the loss w·x are the samples themselves
+        >>> batches = [(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.zeros(2))]
+        >>> gram = gradient_gram(model, batches, lambda outputs, targets: outputs.mean())
+        >>> fisher_eigenvalues(gram).tolist()
+        [2.0, 0.5]
     """
     values: Tensor = torch.linalg.eigvalsh(gram.gram / len(gram.gram))
     return values.flip(0).clamp_min(0)
@@ -196,6 +242,14 @@ def path_bound(gram: GradientGram) -> float:
 
     Returns:
         The number; infinite where a sample has no gradient, since β is then 0.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1, bias=False)  # its gradients for the loss w·x are the samples themselves
+        >>> batches = [(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.zeros(2))]
+        >>> gram = gradient_gram(model, batches, lambda outputs, targets: outputs.mean())
+        >>> path_bound(gram)
+        12.0
     """
     norms = gradient_norms(gram)
     longest, shortest = float(norms.max()), float(norms.min())

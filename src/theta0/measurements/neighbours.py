@@ -56,6 +56,15 @@ def neighbours(
 
     Raises:
         ValueError: if there are fewer than two perturbations or samples, or the model is no classifier.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> [record.quantity for record in neighbours(model, batches, perturbations=16)]
+        ['uniformity', 'degenerate_softmax_share', 'degenerate_distance', 'constant_output_share']
     """
     model, found = _read(model, batches, max_batches)
     if perturbations < 2:
@@ -90,6 +99,13 @@ def jacobians(
 
     Returns:
         The records.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 2, bias=False)
+        >>> model.weight.data = torch.tensor([[3.0, 4.0], [5.0, 0.0]])
+        >>> {r.layer: r.value for r in jacobians(model, [torch.randn(8, 2)]) if r.quantity == "jacobian_norm"}
+        {'(input)': 5.0}
     """
     model, found = _read(model, batches, max_batches, least=1)
     with twice_differentiable(model):
@@ -117,6 +133,15 @@ def dead_units(
 
     Returns:
         A record for each layer that a nonlinearity follows.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 2))
+        >>> nn.init.constant_(model[0].bias, -100.0)[0].item()
+        -100.0
+        >>> [record.value for record in dead_units(model, [torch.randn(16, 4)])]
+        [1.0]
     """
     model, found = _read(model, batches, max_batches, least=1)
     shares: dict[str, list[float]] = {}

@@ -94,6 +94,16 @@ def perturbed_outputs(
 
     Raises:
         ValueError: if the output is not one row of at least two logits a sample, or not finite.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> found = perturbed_outputs(model, batches[0][0], perturbations=5, scale=0.0)
+        >>> found.logits.shape
+        torch.Size([5, 32, 3])
     """
     seeds = perturbation_seeds(perturbations, streams(generator)("perturbations"))
     with twice_differentiable(model):

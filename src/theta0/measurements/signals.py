@@ -96,6 +96,16 @@ def signals(
 
     Returns:
         The records, layers in execution order.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> table = {(r.layer, r.quantity): r.value for r in signals(model, batches, "cross_entropy")}
+        >>> 0.1 < table["0", "preactivation_variance"] < 1
+        True
     """
     checked(loss)
     return observed(*prepared(model, batches, max_batches), loss).records

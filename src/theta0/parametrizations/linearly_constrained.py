@@ -89,6 +89,11 @@ def is_linearly_constrained(layer: nn.Module, name: str = "weight") -> bool:
 
     Returns:
         True while the constraint is registered; False on any other layer, and after its removal.
+
+    Example:
+        >>> from torch import nn
+        >>> is_linearly_constrained(nn.Linear(8, 4)), is_linearly_constrained(linearly_constrained(nn.Linear(8, 4)))
+        (False, True)
     """
     if not parametrize.is_parametrized(layer, name):
         return False

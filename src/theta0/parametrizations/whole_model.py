@@ -65,6 +65,18 @@ def reparametrize(model: nn.Module, method: Method, *, skip: Collection[str] = (
     Raises:
         ValueError: if the method or an entry of `skip` is unknown, no weight is left, or the model is wrapped in
             DistributedDataParallel already, which would miss new parameters.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from theta0.parametrizations import parametrize_, remove_
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Sigmoid(), nn.Linear(16, 3))
+        >>> model = parametrize_(model, "lcw")
+        >>> bool((model[0].weight.sum(1).abs() < 1e-6).all())  # the weights of each unit sum to zero
+        True
+        >>> outputs = model(torch.ones(1, 8))
+        >>> torch.allclose(remove_(model)(torch.ones(1, 8)), outputs, atol=1e-6)  # plain weights, the same function
+        True
     """
     if not isinstance(method, str) or method not in _METHODS:
         raise ValueError(f"method: expected one of {', '.join(map(repr, _METHODS))}, got {method!r}")
@@ -101,6 +113,14 @@ def remove_(model: nn.Module) -> nn.Module:
 
     Returns:
         The model.
+
+    Example:
+        >>> from torch import nn
+        >>> from theta0 import parametrize_
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Sigmoid(), nn.Linear(16, 3))
+        >>> names = list(model.state_dict())
+        >>> list(remove_(parametrize_(model, "lcw")).state_dict()) == names
+        True
     """
     inner = initialised(model)
     before = list(inner.parameters())

@@ -22,6 +22,12 @@ def has_zero_sums(layer: nn.Module, name: str = "weight", *, tolerance: float = 
 
     Returns:
         True if both hold; False for a plain weight, however it sums.
+
+    Example:
+        >>> from torch import nn
+        >>> from theta0.parametrizations import linearly_constrained
+        >>> has_zero_sums(nn.Linear(8, 4)), has_zero_sums(linearly_constrained(nn.Linear(8, 4)))
+        (False, True)
     """
     if not parametrize.is_parametrized(layer, name):
         return False
@@ -42,6 +48,13 @@ def relative_sums(layer: nn.Module, name: str = "weight") -> Float[Tensor, "unit
 
     Raises:
         ValueError: if the layer has no units' weights of this name.
+
+    Example:
+        >>> import torch
+        >>> layer = torch.nn.Linear(2, 2)
+        >>> layer.weight.data = torch.tensor([[1.0, -1.0], [3.0, -1.0]])
+        >>> relative_sums(layer).tolist()
+        [0.0, 0.5]
     """
     if name not in (known := weight_names(layer) + hooked_weight_names(layer)):
         raise ValueError(f"name: expected a weight of {layer}, which are {list(known)}, got {name!r}")

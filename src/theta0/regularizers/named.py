@@ -30,6 +30,14 @@ def penalties_from(
 
     Raises:
         ValueError: a text is no such pair.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> model.weight.data = torch.tensor([[3.0, 4.0]])
+        >>> penalty = penalties_from(["l2:0.1"], model, [torch.zeros(1, 2)])["l2:0.1"]
+        >>> round(penalty(model).item(), 4)
+        0.5
     """
     found: dict[str, Callable[[nn.Module], Tensor]] = {}
     for text in texts:

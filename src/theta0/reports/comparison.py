@@ -62,7 +62,26 @@ def failures(found: Comparison) -> list[tuple[str, str]]:
 
 
 def comparison_report(found: Comparison, *, target: str) -> RenderableType:
-    """A race for the terminal, as a rich console prints it."""
+    """A race for the terminal, as a rich console prints it.
+
+    Returns:
+        What a rich console prints.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from rich.console import Console
+        >>> from theta0 import compare
+        >>> found = compare(model, batches, "cross_entropy", starts=["default"], rates=[0.1], steps=5, seeds=1)
+        >>> console = Console(width=80)
+        >>> with console.capture() as captured:
+        ...     console.print(comparison_report(found, target="train.py"))
+        >>> "default" in captured.get()
+        True
+    """
     return Screen(partial(_screen, found, target))
 
 
@@ -91,7 +110,22 @@ def notes(found: Comparison) -> str:
 
 
 def comparison_document(found: Comparison, *, target: str) -> dict[str, Any]:
-    """A race as a JSON object with the keys schema, theta0, target, comparison, cost_in_gradients."""
+    """A race as a JSON object with the keys schema, theta0, target, comparison, cost_in_gradients.
+
+    Returns:
+        The object.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0 import compare
+        >>> found = compare(model, batches, "cross_entropy", starts=["default"], rates=[0.1], steps=5, seeds=1)
+        >>> comparison_document(found, target="train.py")["target"]
+        'train.py'
+    """
     winner = None if found.winner is None else {"start": found.winner.start, "rate": found.winner.rate}
     standings = [asdict(standing) | {"mean": standing.mean, "spread": standing.spread} for standing in found.standings]
     body = asdict(found) | {"standings": standings, "winner": winner}

@@ -21,6 +21,18 @@ def diagnosis_document(diagnosis: Diagnosis, *, target: str) -> dict[str, Any]:
 
     Returns:
         Keys schema, theta0, target, healthy, records, findings, learning_rate, probe, not_measured, cost_in_gradients.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0 import diagnose
+        >>> diagnosis = diagnose(model, batches, "cross_entropy", probe_steps=0)
+        >>> document = diagnosis_document(diagnosis, target="train.py")
+        >>> document["target"], document["healthy"]
+        ('train.py', True)
     """
     return document(target, _body(diagnosis, target))
 
@@ -30,6 +42,17 @@ def treatment_document(treatment: Treatment, *, target: str) -> dict[str, Any]:
 
     Returns:
         The keys of a diagnosis, and `treatment`.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0 import treat
+        >>> treatment = treat(model, batches, "cross_entropy", steps=5)
+        >>> treatment_document(treatment, target="train.py")["treatment"]["kept"]
+        False
     """
     now = treatment.after if treatment.kept and treatment.after is not None else treatment.before
     runs = {"untreated": treatment.untreated, "treated": treatment.treated}
@@ -50,6 +73,17 @@ def rate_document(rate: LearningRate, runs: Sequence[Run] = (), *, target: str) 
 
     Returns:
         Keys schema, theta0, target, learning_rate, runs, cost_in_gradients.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0 import suggest_learning_rate
+        >>> rate = suggest_learning_rate(model, batches, "cross_entropy", steps=0)  # by the curvature alone
+        >>> rate_document(rate, target="train.py")["learning_rate"]["proven"]
+        False
     """
     cost = rate.cost + sum(run.cost for run in runs)
     advice = {"advice": [worded(sentence, target) for sentence in rate.advice]}
@@ -63,6 +97,17 @@ def spectrum_document(change: SpectrumChange, *, target: str) -> dict[str, Any]:
     Returns:
         Keys schema, theta0, target, between, optimizer, learning_rate, window, frequencies (cycles per segment), start,
         trained, losses; amplitudes are lists of outputs of lists of frequencies.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0.spectra import spectrum_change
+        >>> change = spectrum_change(model, batches, "cross_entropy", between=(0, 5), steps=2, points=16)
+        >>> len(spectrum_document(change, target="train.py")["frequencies"])
+        9
     """
     body = {
         "between": change.between,

@@ -25,6 +25,21 @@ def explanation_report(found: Explanation, *, target: str) -> RenderableType:
 
     Returns:
         What a rich console prints.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from rich.console import Console
+        >>> from theta0 import explain
+        >>> found = explain(model, batches, "cross_entropy", budget=40)
+        >>> console = Console(width=80)
+        >>> with console.capture() as captured:
+        ...     console.print(explanation_report(found, target="train.py"))
+        >>> "train.py" in captured.get()
+        True
     """
     tone = "bold green" if found.trains else "bold red" if found.proof is None else "bold yellow"
     parts: list[RenderableType] = [headline(target, worded(printable(found.verdict), target), tone)]
@@ -59,6 +74,17 @@ def explanation_document(found: Explanation, *, target: str) -> dict[str, Any]:
     Returns:
         Keys schema, theta0, target, verdict, trains, module, proof, runs, excluded, left_out, findings, complete,
         cost_in_gradients.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0 import explain
+        >>> found = explain(model, batches, "cross_entropy", budget=40)
+        >>> explanation_document(found, target="train.py")["target"]
+        'train.py'
     """
     body = {
         "verdict": found.verdict,

@@ -135,7 +135,23 @@ _FILTERS = (by_cause, counted_severities, extent, located, number, printable)
 
 
 def write_page(path: str | Path, result: Shown, *, target: str) -> Path:
-    """Write a result as one self-contained HTML page, and return the file; folders on the way are made."""
+    """Write a result as one self-contained HTML page, and return the file; folders on the way are made.
+
+    Returns:
+        The file's path.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> import pathlib, tempfile
+        >>> from theta0 import diagnose
+        >>> diagnosis = diagnose(model, batches, "cross_entropy", probe_steps=0)
+        >>> write_page(pathlib.Path(tempfile.mkdtemp()) / "page.html", diagnosis, target="train.py").name
+        'page.html'
+    """
     path = Path(path)
     html = page_of(result, target=target)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,22 @@ def figure(result: Any) -> Figure:
 
 
 def write_spectrum_figure(path: Path, change: SpectrumChange) -> None:
-    """Draw amplitudes over frequencies, one curve for the start and one for each training."""
+    """Draw amplitudes over frequencies, one curve for the start and one for each training.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> import pathlib, tempfile
+        >>> from theta0.spectra import spectrum_change
+        >>> change = spectrum_change(model, batches, "cross_entropy", between=(0, 5), steps=2, points=16)
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "spectrum.svg"
+        >>> write_spectrum_figure(path, change)
+        >>> path.is_file()
+        True
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     figure(change).savefig(path, dpi=150)
 

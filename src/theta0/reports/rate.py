@@ -32,6 +32,21 @@ def rate_report(rate: LearningRate, runs: Sequence[Run] = (), *, target: str) ->
 
     Returns:
         What a rich console prints.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from rich.console import Console
+        >>> from theta0 import suggest_learning_rate
+        >>> rate = suggest_learning_rate(model, batches, "cross_entropy", steps=0)
+        >>> console = Console(width=80)
+        >>> with console.capture() as captured:
+        ...     console.print(rate_report(rate, target="train.py"))
+        >>> "train.py" in captured.get()
+        True
     """
     verdict = " ".join(part for part in (rate_verdict(rate), _ahead(rate, runs)) if part)
     parts: list[RenderableType] = [headline(target, verdict, "bold"), Text(), _numbers(rate)]

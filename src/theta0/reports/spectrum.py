@@ -21,6 +21,21 @@ def spectrum_report(change: SpectrumChange, *, target: str) -> RenderableType:
 
     Returns:
         What a rich console prints.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from rich.console import Console
+        >>> from theta0.spectra import spectrum_change
+        >>> change = spectrum_change(model, batches, "cross_entropy", between=(0, 5), steps=2, points=16)
+        >>> console = Console(width=80)
+        >>> with console.capture() as captured:
+        ...     console.print(spectrum_report(change, target="train.py"))
+        >>> "train.py" in captured.get()
+        True
     """
     trained = "Each column is a training from the same start."
     names = ("start", *change.trained)

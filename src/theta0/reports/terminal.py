@@ -55,6 +55,21 @@ def diagnosis_report(diagnosis: Diagnosis, *, target: str) -> RenderableType:
 
     Returns:
         What a rich console prints; at most 48 lines at 80 columns.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from theta0 import diagnose
+        >>> diagnosis = diagnose(model, batches, "cross_entropy", probe_steps=0)
+        >>> from rich.console import Console
+        >>> console = Console(width=80)
+        >>> with console.capture() as captured:
+        ...     console.print(diagnosis_report(diagnosis, target="train.py"))
+        >>> captured.get().splitlines()[0]
+        'train.py: Nothing wrong was found at this start (1 note).'
     """
     return Screen(partial(_diagnosis_screen, diagnosis, target))
 
@@ -89,6 +104,21 @@ def treatment_report(treatment: Treatment, *, target: str) -> RenderableType:
 
     Returns:
         What a rich console prints; at most 48 lines at 80 columns unless very many remedies were tried.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> from rich.console import Console
+        >>> from theta0 import treat
+        >>> treatment = treat(model, batches, "cross_entropy", steps=5)
+        >>> console = Console(width=80)
+        >>> with console.capture() as captured:
+        ...     console.print(treatment_report(treatment, target="train.py"))
+        >>> "train.py" in captured.get()
+        True
     """
     return Screen(partial(_treatment_screen, treatment, target))
 

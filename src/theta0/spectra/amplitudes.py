@@ -125,6 +125,15 @@ def radial_spectrum(
 
     Returns:
         The rings' middle frequencies and, for outputs `[*outputs]`, amplitudes `[*outputs, k]`.
+
+    Example:
+        A plane wave of amplitude 3 with four periods along the first coordinate:
+
+        >>> import torch
+        >>> grid = torch.arange(32, dtype=torch.float64) / 32
+        >>> found = radial_spectrum(lambda c: 3 * torch.sin(2 * torch.pi * 4 * c[:, 0]), grid, grid)
+        >>> round(found.amplitudes[4].item(), 6)
+        3.0
     """
     steps = [_spacing(grid, name) for grid, name in ((first, "first"), (second, "second"))]
     n, m = len(first), len(second)

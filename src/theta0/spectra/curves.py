@@ -35,6 +35,12 @@ def polyline(points: Float[Tensor, "points ..."]) -> Curve:
 
     Raises:
         ValueError: there are fewer than two points, or one is not finite.
+
+    Example:
+        >>> import torch
+        >>> curve = polyline(torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]))
+        >>> curve(torch.tensor([[0.0], [0.25], [0.75]])).tolist()
+        [[0.0, 0.0], [0.5, 0.0], [1.0, 0.5]]
     """
     if len(points) < 2:
         raise ValueError(f"points: expected at least two inputs, got {len(points)}")
@@ -55,6 +61,12 @@ def plane(origin: Float[Tensor, "..."], first: Float[Tensor, "..."], second: Flo
 
     Returns:
         `coordinates [n, 2] -> inputs [n, ...]`.
+
+    Example:
+        >>> import torch
+        >>> through = plane(torch.zeros(3), torch.tensor([1.0, 0, 0]), torch.tensor([0, 2.0, 0]))
+        >>> through(torch.tensor([[1.0, 0.5]])).tolist()
+        [[1.0, 1.0, 0.0]]
     """
     start, one, two = _alike(origin, first, second)
 

@@ -91,6 +91,16 @@ def spectrum_change(
 
     Raises:
         ValueError: a sample does not exist or cannot be blended, both are the same, or a training diverges.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        >>> batches = [(torch.randn(32, 8), torch.randint(3, (32,))) for _ in range(4)]
+        >>> change = spectrum_change(model, batches, "cross_entropy", between=(0, 5), steps=2, points=16)
+        >>> change.start.frequencies.shape
+        torch.Size([9])
     """
     checked(loss)
     if between[0] == between[1]:

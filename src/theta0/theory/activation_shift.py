@@ -83,6 +83,11 @@ def common_mean_share(mean: Float[Tensor, " inputs"]) -> float:
 
     Returns:
         A share between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> common_mean_share(torch.tensor([0.5, 0.5])), common_mean_share(torch.tensor([0.5, -0.5]))
+        (1.0, 0.0)
     """
     mu = mean.detach().double()
     total = float(mu.square().sum())
@@ -102,6 +107,11 @@ def preactivation_variance(
 
     Returns:
         The variances.
+
+    Example:
+        >>> import torch
+        >>> preactivation_variance(torch.tensor([[3.0, 4.0]]), 0.5).tolist()
+        [12.5]
     """
     w = weight.detach().double()
     if isinstance(covariance, Tensor):
@@ -118,6 +128,11 @@ def input_gradient_variance(weight: Float[Tensor, "units inputs"], variance: flo
 
     Returns:
         The variance at every input.
+
+    Example:
+        >>> import torch
+        >>> input_gradient_variance(torch.tensor([[1.0, 2.0], [1.0, 0.0]]), 0.5).tolist()
+        [1.0, 2.0]
     """
     return variance * weight.detach().double().square().sum(0)
 
@@ -139,6 +154,14 @@ def layer_gain(weight: Float[Tensor, "units inputs"], *, mean: float = 0.0, vari
 
     Raises:
         ValueError: the variance is not positive and finite, or the mean is not finite.
+
+    Example:
+        Zero-sum rows take away what the mean of the inputs adds forward:
+
+        >>> import torch
+        >>> weight = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+        >>> layer_gain(weight, mean=0.0).forward, layer_gain(weight, mean=2.0).forward
+        (2.0, 6.0)
     """
     if not (0 < variance < math.inf and math.isfinite(mean)):
         raise ValueError(f"expected a finite mean and a positive, finite variance, got {mean} and {variance}")
@@ -157,6 +180,10 @@ def relu_variances(preactivation_variance: float, gradient_variance: float) -> t
 
     Returns:
         V(a) and V(∇z).
+
+    Example:
+        >>> [round(variance, 3) for variance in relu_variances(1.0, 1.0)]
+        [0.341, 0.5]
     """
     return preactivation_variance / 2 * (1 - 1 / math.pi), gradient_variance / 2
 

@@ -25,6 +25,13 @@ def save_start(model: nn.Module, path: str | Path, *, method: str = "") -> Path:
 
     Returns:
         The path.
+
+    Example:
+        >>> import pathlib, tempfile, torch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> path = save_start(model, pathlib.Path(tempfile.mkdtemp()) / "start.safetensors")
+        >>> path.name
+        'start.safetensors'
     """
     inner = initialised(model)
     constrained = [
@@ -50,6 +57,14 @@ def load_start_(model: nn.Module, path: str | Path) -> nn.Module:
 
     Raises:
         ValueError: if the file is no starting point, or names and shapes differ; the model is then as it was.
+
+    Example:
+        >>> import pathlib, tempfile, torch
+        >>> from theta0 import save_start
+        >>> first, second = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
+        >>> path = save_start(first, pathlib.Path(tempfile.mkdtemp()) / "start.safetensors")
+        >>> torch.equal(load_start_(second, path).weight, first.weight)
+        True
     """
     inner = initialised(model)
     tensors, metadata = read_start(path)

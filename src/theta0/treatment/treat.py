@@ -216,6 +216,18 @@ def treat(
 
     Raises:
         ValueError: on a wrong argument or unusable data; the model is then as it was.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> hidden = [part for _ in range(12) for part in (nn.Linear(16, 16), nn.Sigmoid())]
+        >>> model = nn.Sequential(*hidden, nn.Linear(16, 3))
+        >>> x = torch.randn(256, 16)
+        >>> batches = list(zip(x.split(32), x[:, :3].argmax(1).split(32)))
+        >>> treatment = treat(model, batches, "cross_entropy", optimizer="momentum", learning_rate=0.1, steps=40)
+        >>> treatment.kept, treatment.remedy
+        (True, 'lcw')
     """
     checked(loss, step)
     observed = {"gradient_kept": gradient_kept, "rates": rates, "opposed": opposed}

@@ -83,7 +83,17 @@ RULES: tuple[Rule, ...] = (
 
 
 def rule_of(code: str) -> Rule | None:
-    """The rule of a code; None where there is none, as for a user's own."""
+    """The rule of a code; None where there is none, as for a user's own.
+
+    Returns:
+        The rule.
+
+    Example:
+        >>> rule_of("dead-units").remedies
+        ('unit-variance', 'lcw')
+        >>> rule_of("mine") is None
+        True
+    """
     return next((rule for rule in RULES if rule.code == code), None)
 
 
