@@ -190,7 +190,8 @@ def test_a_file_that_is_no_recipe(text, tmp_path):
         ({"gradient_norm_cap": math.nan}, "gradient_norm_cap: expected a positive"),
         ({"cap_unit": "percent"}, "cap_unit"),
         ({"cap_statistic": "median"}, "cap_statistic"),
-        ({"compatibility": "mmcls"}, "compatibility"),
+        ({"algorithm": "mmcls"}, "algorithm"),
+        ({"steps": None}, "steps: expected a number, got None"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"steps": 0}, "steps"),
         ({"steps": 2.5}, "steps: expected at least 1, whole, got 2.5"),
@@ -376,12 +377,3 @@ def test_no_step_moves_a_scale_further_than_its_rate_nor_over_its_bounds(path, r
         assert abs(float((new.scales / steps.scales).log())) <= steps.rate * (1 + 1e-9)
         assert 0.01 * (1 - 1e-9) <= float(new.scales) <= 100 * (1 + 1e-9)
         steps = new
-
-
-def test_the_compatibility_mode_takes_adams_plain_steps():
-    model, batches, loss = problem("mlp")
-    result, _ = searched(nio_, model, batches, loss, steps=1, compatibility="research", learning_rate=0.05)
-    moved = [abs(scale - 1) for scale in result.scales.values()]
-    assert result.interpolation in (0.0, 0.25, 0.5, 1.0)
-    assert all(move == pytest.approx(0, abs=0.06) for move in moved)
-    assert result.stalls == 0

@@ -10,17 +10,23 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from theta0._batches import Batch
+from theta0._batches import Batch, initialised
 from theta0._losses import Loss
 from theta0._models import in_place
 from theta0._randomness import Randomness
 from theta0.initializers.scale_search import ScaleSearch, SearchSettings, search_scales
 from theta0.initializers.scaled_network import SECOND, Gradients, Objective, Quality, ScaledNetwork, Slope, norm_of
-from theta0.initializers.sub_batch_gradients import combined, pieces_suffice, sub_batch_gradients
+from theta0.initializers.sub_batch_gradients import (
+    SubBatchGradients,
+    combined,
+    pieces_suffice,
+    shared_pass_cost,
+    sub_batch_gradients,
+)
 from theta0.measurements.sub_batches import overlapping_cuts, require_parts
 
 Statistic = Literal["max", "mean"]
-Compatibility = Literal["research"] | None
+Algorithm = Literal["verified", "published", "research"]
 Cuts = Callable[[Batch], list[slice]]
 
 
@@ -35,9 +41,10 @@ def nio(
     cap_unit: Literal["start", "absolute"] = "start",
     cap_statistic: Statistic = "max",
     learning_rate: float = 0.02,
-    steps: int = 100,
+    steps: int | None = 100,
     lower_bound: float = 0.01,
-    compatibility: Compatibility = None,
+    algorithm: Algorithm = "verified",
+    whole_batch: bool | None = None,
     max_batches: int | None = 16,
     generator: Randomness = None,
 ) -> ScaleSearch:
@@ -46,7 +53,8 @@ def nio(
     $θ = s ∘ θ_0$ (yang2022nio, Algorithm 3, with the sub-batches of section B.1). At each step: where the norm of the
     sub-batches' gradients exceeds the cap, it is descended; otherwise
     $\frac{1}{D^2}\sum_{de}\cos∠(g_d, g_e)$ is ascended. All gradients are taken at the scaled parameters. The scaled
-    start is kept only where GradCosine is higher on held-out batches at a norm within the cap.
+    start is kept only where it is better on held-out batches: its norm is within the cap, and GradCosine is higher or
+    the start's norm exceeds the cap.
 
     Attention runs on plain kernels, dropout is off, and batch normalisation in training mode uses batch statistics
     and leaves its running ones alone. Frozen and zero tensors have no scale, tied ones share theirs. In a process
@@ -62,12 +70,17 @@ def nio(
         gradient_norm_cap: the largest gradient norm: a multiple of the one at the start, or a number.
         cap_unit: which of the two.
         cap_statistic: "max" over sub-batches (the paper's) or "mean" (the research code's).
-        learning_rate: the largest relative change of a scale in one step.
-        steps: how many, batches in turn.
-        lower_bound: the least scale; its inverse is the largest.
-        compatibility: "research" for the research code's ways: the mean cosine of distinct sub-batches minus the sum
-            of squared norms, the mean norm against the cap, its ranges of samples (unequal for D > 2), and Adam's
-            plain steps on the scales with `learning_rate` as Adam's.
+        learning_rate: the largest relative change of a scale in one step, or Adam's rate τ in the other algorithms.
+        steps: how many, batches in turn; None for one pass over the batches in the other algorithms.
+        lower_bound: the least scale; its inverse is the largest, in the other algorithms none is.
+        algorithm: "verified", as above. "published" is the source's: Adam's steps on the scales themselves, with a
+            first moment of the constraint's own, over all batches, and the last scales are kept whatever they come to.
+            "research" differs from it as the authors' code does: the objective is the mean cosine of distinct
+            sub-batches minus the sum of squared norms, the mean norm stands against the cap, sub-batches are its ranges
+            of samples (unequal for D > 2) of one pass of the whole batch, only weights and biases of linear and
+            convolutional layers and LayerNorm have scales, and those of biases may fall to 0.
+        whole_batch: whether sub-batches share one pass, and with it batch normalisation's statistics, of the whole
+            batch; None for the algorithm's own way (True for "research").
         max_batches: how many batches are read; None reads all.
         generator: a seed, a generator or None; orders the samples after the first pass over the batches.
 
@@ -91,22 +104,32 @@ def nio(
     """
     if cap_statistic not in ("max", "mean"):
         raise ValueError(f"cap_statistic: expected 'max' or 'mean', got {cap_statistic!r}")
-    if compatibility not in (None, "research"):
-        raise ValueError(f"compatibility: expected None or 'research', got {compatibility!r}")
-    research = compatibility == "research"
+    if algorithm not in ("verified", "published", "research"):
+        raise ValueError(f"algorithm: expected 'verified', 'published' or 'research', got {algorithm!r}")
+    research = algorithm == "research"
     require_parts(sub_batches, overlap)  # what is out of range is refused before any work
     fair = partial(_equal_cuts, parts=sub_batches, overlap=overlap)
     cuts = partial(research_cuts, parts=sub_batches, overlap=overlap) if research else fair
     statistic: Statistic = "mean" if research else cap_statistic
+    whole = research if whole_batch is None else whole_batch
     objective = Objective(
         method="nio",
         quantity="GradCosine",
         higher=True,
-        slope=_slopes(cuts, statistic, research),
-        quality=partial(_quality, cuts=fair, statistic=statistic),
-        quality_cost=sub_batches / (1 + (sub_batches - 1) * (1 - overlap)),
+        slope=_slopes(cuts, statistic, research, whole),
+        quality=partial(_quality, cuts=fair, statistic=statistic, whole=whole),
+        quality_cost=shared_pass_cost(sub_batches) if whole else sub_batches / (1 + (sub_batches - 1) * (1 - overlap)),
     )
-    settings = SearchSettings(gradient_norm_cap, cap_unit, learning_rate, steps, lower_bound, raw=research)
+    settings = SearchSettings(
+        gradient_norm_cap,
+        cap_unit,
+        learning_rate,
+        steps,
+        lower_bound,
+        verified=algorithm == "verified",
+        scaled=_research_parameters(model) if research else None,
+        free_biases=research,
+    )
     return search_scales(model, batches, loss, objective, settings, max_batches=max_batches, generator=generator)
 
 
@@ -122,29 +145,40 @@ def research_cuts(batch: Batch, parts: int, overlap: float) -> list[slice]:
     return [slice(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
 
+def _research_parameters(model: nn.Module) -> frozenset[str]:
+    """The parameters that the research code scales."""
+    kinds = (nn.Linear, nn.modules.conv._ConvNd, nn.LayerNorm)
+    owners = [(name, module) for name, module in initialised(model).named_modules() if isinstance(module, kinds)]
+    return frozenset(
+        f"{name}.{own}".lstrip(".") for name, module in owners for own, _ in module.named_parameters(recurse=False)
+    )
+
+
 def _equal_cuts(batch: Batch, parts: int, overlap: float) -> list[slice]:
     return overlapping_cuts(batch.size, parts, overlap, number=batch.number)
 
 
-def _slopes(cuts: Cuts, statistic: Statistic, research: bool) -> Callable[[ScaledNetwork, Batch, float], Slope]:
+def _slopes(
+    cuts: Cuts, statistic: Statistic, research: bool, whole: bool
+) -> Callable[[ScaledNetwork, Batch, float], Slope]:
     """The slope of one batch; the first one decides whether samples meet in the network."""
-    joint: list[bool] = []
+    joint: list[bool] = [False] if whole else []
 
     def slope(network: ScaledNetwork, batch: Batch, cap: float) -> Slope:
         cost = 0.0
         if not joint:
             suffice, cost = pieces_suffice(network, batch, cuts(batch))
             joint.append(suffice)
-        found = _slope(network, batch, cap, cuts=cuts, statistic=statistic, research=research, joint=joint[0])
+        taken = sub_batch_gradients(network, batch, cuts(batch), joint=joint[0], whole=whole)
+        found = _slope(network, batch, cap, taken, statistic=statistic, research=research)
         return replace(found, cost=found.cost + cost)
 
     return slope
 
 
 def _slope(
-    network: ScaledNetwork, batch: Batch, cap: float, *, cuts: Cuts, statistic: Statistic, research: bool, joint: bool
+    network: ScaledNetwork, batch: Batch, cap: float, taken: SubBatchGradients, *, statistic: Statistic, research: bool
 ) -> Slope:
-    taken = sub_batch_gradients(network, batch, cuts(batch), joint=joint)
     quality, norms = _judged(taken.rows, statistic)
     constrained = quality.gradient_norm > cap
     gram = _gram(taken.rows, norms)
@@ -162,8 +196,8 @@ def _slope(
     return Slope(quality, constrained, derivative, (taken.lost + once + SECOND * twice) / batch.size)
 
 
-def _quality(network: ScaledNetwork, batch: Batch, *, cuts: Cuts, statistic: Statistic) -> Quality:
-    taken = sub_batch_gradients(network, batch, cuts(batch), joint=False, graph=False)
+def _quality(network: ScaledNetwork, batch: Batch, *, cuts: Cuts, statistic: Statistic, whole: bool) -> Quality:
+    taken = sub_batch_gradients(network, batch, cuts(batch), joint=False, graph=False, whole=whole)
     return _judged(taken.rows, statistic)[0]
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,7 +19,7 @@ from theta0.initializers.scaled_network import Objective, Quality, ScaledNetwork
 from theta0.measurements.outputs import Pass, output_records
 
 _JUDGED = 4  # most training batches on which starting norm and candidates are measured
-_MARGIN = 0.95  # of the cap, within which the search stays: the norm on held-out batches differs a little
+_MARGIN = 0.95  # of the cap, within which steps stay: the norm on held-out batches, judged by the cap itself, differs
 _SHARES = (1.0, 0.5, 0.25)  # of the way in the scales' logarithms, which are compared at the end
 _BETAS = (0.9, 0.999)
 _TINY = 1e-8
@@ -81,17 +82,27 @@ class ScaleSearch:
 class SearchSettings:
     """How a search is made.
 
-    The cap is a multiple of the starting norm or absolute, as `cap_unit` says, infinite for none; `learning_rate` is
-    the largest relative change of a scale in one step. `raw`: Adam's steps on the scales themselves, as in the research
-    code.
+    Attributes:
+        gradient_norm_cap: a multiple of the starting norm or absolute, infinite for none.
+        cap_unit: which of the two.
+        learning_rate: the largest relative change of a scale in one step; Adam's rate where `verified` is False.
+        steps: how many; None for one pass over the batches.
+        lower_bound: of a scale.
+        verified: search on some batches and keep the start that held-out ones prove better, with steps that are
+            bounded and halved where they cancel. Where False, the published procedure: Adam's steps on the scales
+            themselves over all batches, the last scales kept.
+        scaled: the parameters that get a scale, by name; None for all that are trained and not zero.
+        free_biases: whether the scales of biases may fall to 0 instead of `lower_bound`.
     """
 
     gradient_norm_cap: float
     cap_unit: Literal["start", "absolute"]
     learning_rate: float
-    steps: int
+    steps: int | None
     lower_bound: float
-    raw: bool = False
+    verified: bool = True
+    scaled: frozenset[str] | None = None
+    free_biases: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,21 +111,19 @@ class _Walk:
 
     Attributes:
         scales: the present scales.
-        rate: the largest relative change of a scale in one step; where `raw`, Adam's rate on the scale itself.
-        lower: the least scale; its inverse is the largest, unless `raw`.
-        raw: whether steps are Adam's on the scales and share their moments, as in the research code.
+        rate: the largest relative change of a scale in one step.
+        lower: the least scale; its inverse is the largest.
         stalls: how often the rate was halved because steps cancelled.
         path: the last steps in the scales' logarithms, with their kinds.
-        moments: Adam's first and second moments and the number of steps behind them, by kind of step.
+        moments: Adam's moments with the number of steps behind them, by order and kind of step.
     """
 
     scales: Float64[Tensor, " scales"]
     rate: float
     lower: float
-    raw: bool = False
     stalls: int = 0
     path: tuple[tuple[bool, Float64[Tensor, " scales"]], ...] = ()
-    moments: Mapping[bool, tuple[Tensor, Tensor, int]] = field(default_factory=dict)
+    moments: Mapping[tuple[int, bool], tuple[Tensor, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +146,7 @@ def search_scales(
     """Search for the scales of a start on some batches, and keep them if they are better on the held-out ones.
 
     The last quarter of the batches is held out. The model is bit for bit as it was if nothing better is found, or
-    anything fails.
+    anything fails. Where the settings are not `verified`, all batches are searched on and the last scales are kept.
 
     Raises:
         ValueError: if a setting is out of range or the network cannot be differentiated twice.
@@ -146,11 +155,11 @@ def search_scales(
     checked(loss)
     inner = initialised(model)
     searched, found = in_single_precision(inner, load_batches(batches, inner, max_batches=max_batches))
-    train, verify = held_out(found)
+    train, verify = held_out(found) if settings.verified else (found, found[:_JUDGED])
     stream = streams(generator)
     seed = int(torch.randint(2**31, (), generator=stream(f"{objective.method} search")))
     with functorch_safe(searched):  # puts the model back, also when interrupted
-        network = scaled_network(searched, loss, train[0], seed)
+        network = scaled_network(searched, loss, train[0], seed, scaled=settings.scaled)
         result = _searched(network, train, verify, _Search(objective, settings, stream))
     if result.kept:
         scale_parameters(inner, result.scales)
@@ -166,17 +175,23 @@ def scale_parameters(model: nn.Module, scales: dict[str, float]) -> None:
 
 
 def _require(settings: SearchSettings) -> None:
-    wanted: list[tuple[str, float, bool, str]] = [
+    wanted: list[tuple[str, float | None, bool, str]] = [
         ("gradient_norm_cap", settings.gradient_norm_cap, settings.gradient_norm_cap > 0, "a positive number"),
         ("learning_rate", settings.learning_rate, 0 < settings.learning_rate < 1, "a number between 0 and 1"),
-        ("steps", settings.steps, hasattr(settings.steps, "__index__") and settings.steps >= 1, "at least 1, whole"),
+        ("steps", settings.steps, _counts(settings.steps), "at least 1, whole"),
         ("lower_bound", settings.lower_bound, 0 < settings.lower_bound < 1, "a number between 0 and 1"),
     ]
     for name, value, holds, expected in wanted:
         if not holds:
             raise ValueError(f"{name}: expected {expected}, got {value}")
+    if settings.steps is None and settings.verified:
+        raise ValueError("steps: expected a number, got None, which is one pass of a published algorithm")
     if settings.cap_unit not in ("start", "absolute"):
         raise ValueError(f"cap_unit: expected 'start' or 'absolute', got {settings.cap_unit!r}")
+
+
+def _counts(steps: Any) -> bool:
+    return steps is None or (hasattr(steps, "__index__") and steps >= 1)
 
 
 def _searched(network: ScaledNetwork, train: Sequence[Batch], verify: Sequence[Batch], search: _Search) -> ScaleSearch:
@@ -184,15 +199,18 @@ def _searched(network: ScaledNetwork, train: Sequence[Batch], verify: Sequence[B
     begin, before, spread = _start(network, train, verify, objective)
     relative = settings.cap_unit == "start"
     cap, held_cap = (settings.gradient_norm_cap * (q.gradient_norm if relative else 1.0) for q in (begin, before))
-    walk, slopes = _walked(network, train, search, cap * _MARGIN)
-    interpolation, reason = _interpolation(network, judged, search, walk, begin, cap)
+    walk, slopes = _walked(network, train, search, cap * (_MARGIN if settings.verified else 1.0))
+    if settings.verified:
+        interpolation, reason = _interpolation(network, judged, search, walk, begin, cap)
+    else:
+        interpolation, reason = 1.0, ""
     network.write(walk.scales**interpolation)
     after, spread_after = _seen(network, verify, objective) if interpolation else (before, spread)
-    if not reason:
+    if settings.verified and not reason:
         reason = _fault(before, after, held_cap, objective)
     kept = not reason
     scales = walk.scales ** (interpolation if kept else 0.0)
-    measured = (len(_SHARES) + 1) * len(judged) + 2 * len(verify)
+    measured = (len(_SHARES) * settings.verified + 1) * len(judged) + 2 * len(verify)
     return ScaleSearch(
         method=objective.method,
         objective=objective.quantity,
@@ -201,7 +219,7 @@ def _searched(network: ScaledNetwork, train: Sequence[Batch], verify: Sequence[B
         after=after,
         cap=held_cap,
         kept=kept,
-        reason=reason or f"{objective.quantity} {_change(before, after)} on held-out batches, the norm within its cap",
+        reason=reason or (_success if settings.verified else _as_published)(before, after, held_cap, objective),
         steps=len(slopes),
         constrained_share=sum(s.constrained for s in slopes) / len(slopes),
         stalls=walk.stalls,
@@ -236,9 +254,10 @@ def _walked(network: ScaledNetwork, train: Sequence[Batch], search: _Search, cap
     """The steps, each on one batch in turn; from the second pass on the samples of a batch are in another order."""
     settings = search.settings
     scales = torch.ones(len(network.start), dtype=torch.float64)
-    walk = _Walk(scales, settings.learning_rate, settings.lower_bound, settings.raw)
+    walk = _Walk(scales, settings.learning_rate, settings.lower_bound)
+    least = _least(network, settings)
     slopes: list[Slope] = []
-    for number in range(settings.steps):
+    for number in range(len(train) if settings.steps is None else settings.steps):
         batch, turn = train[number % len(train)], number // len(train)
         if turn:
             stream = search.stream(f"pass {turn}, batch {batch.number}")
@@ -246,7 +265,7 @@ def _walked(network: ScaledNetwork, train: Sequence[Batch], search: _Search, cap
         network.write(walk.scales)
         try:
             slope = search.objective.slope(network, batch, cap)
-            along = network.slopes(slope.derivative).cpu()
+            along = network.slopes(slope.derivative, by_logarithm=settings.verified).cpu()
         except ValueError as error:
             if number == 0:
                 raise
@@ -260,8 +279,15 @@ def _walked(network: ScaledNetwork, train: Sequence[Batch], search: _Search, cap
                 "infinite ones; lower learning_rate, or run diagnose; the start is unchanged"
             )
         slopes.append(slope)
-        walk = _stepped(walk, along, slope.constrained)
+        step = _stepped if settings.verified else partial(_published, least=least)
+        walk = step(walk, along, slope.constrained)
     return walk, slopes
+
+
+def _least(network: ScaledNetwork, settings: SearchSettings) -> Float64[Tensor, " scales"]:
+    """The least scale of each tensor."""
+    free = [settings.free_biases and name.rpartition(".")[2] == "bias" for name in network.start]
+    return torch.tensor([0.0 if may else settings.lower_bound for may in free], dtype=torch.float64)
 
 
 def _interpolation(
@@ -280,17 +306,18 @@ def _interpolation(
             fault = str(error)
     if not reached:
         return 0.0, f"the scaled start breaks: {fault}; lower learning_rate"
+    better = {share: q for share, q in reached.items() if not _fault(begin, q, cap, search.objective)}
     sign = 1 if search.objective.higher else -1
-    allowed = {share: q for share, q in reached.items() if not _fault(begin, q, cap * _MARGIN, search.objective)}
-    if allowed:
-        return max(allowed, key=lambda share: sign * allowed[share].objective), ""
-    lowest = min(q.gradient_norm for q in reached.values())
-    if lowest > cap * _MARGIN:
+    if better:
+        return max(better, key=lambda share: sign * better[share].objective), ""
+    within = [q for q in reached.values() if q.gradient_norm <= cap]
+    if not within:
+        lowest = min(q.gradient_norm for q in reached.values())
         return 0.0, (
             f"expected a gradient norm of at most {cap:.4g} (gradient_norm_cap), got {begin.gradient_norm:.4g} at the "
             f"start and {lowest:.4g} after the search; raise the cap, or give it more steps"
         )
-    best = max(reached.values(), key=lambda q: sign * q.objective)
+    best = max(within, key=lambda q: sign * q.objective)
     return 0.0, (
         f"expected a better {search.objective.quantity}, got one that {_change(begin, best)} at norm "
         f"{best.gradient_norm:.4g} (at most {cap:.4g}) on the very batches it was searched on"
@@ -298,16 +325,41 @@ def _interpolation(
 
 
 def _fault(before: Quality, after: Quality, cap: float, objective: Objective) -> str:
-    """What is wrong with a scaled start; the empty string where it is better and within the cap."""
+    """What is wrong with a scaled start; the empty string where it is better.
+
+    A start within the cap is better than one that exceeds it, whatever their objectives; of two within the cap the one
+    with the better objective is (the order of Deb, An efficient constraint handling method, 2000).
+    """
     if after.gradient_norm > cap:
         return (
             f"expected a gradient norm of at most {cap:.4g}, got {after.gradient_norm:.4g} on held-out batches; "
             "raise gradient_norm_cap, or pass more batches"
         )
+    if before.gradient_norm > cap:
+        return ""
     gain = (after.objective - before.objective) * (1 if objective.higher else -1)
     if not gain > 1e-6 * abs(before.objective):
         return f"expected a better {objective.quantity}, got one that {_change(before, after)} on held-out batches"
     return ""
+
+
+def _success(before: Quality, after: Quality, cap: float, objective: Objective) -> str:
+    """What a scaled start that is kept is better in."""
+    change = f"{objective.quantity} {_change(before, after)}"
+    if before.gradient_norm > cap:
+        return (
+            f"gradient norm went from {before.gradient_norm:.4g} to {after.gradient_norm:.4g}, within its cap of "
+            f"{cap:.4g}, on held-out batches ({change})"
+        )
+    return f"{change} on held-out batches, the norm within its cap"
+
+
+def _as_published(before: Quality, after: Quality, cap: float, objective: Objective) -> str:
+    """What the last scales of a published procedure come to, for better or worse."""
+    return (
+        f"the last scales are kept as published: {objective.quantity} {_change(before, after)}, gradient norm from "
+        f"{before.gradient_norm:.4g} to {after.gradient_norm:.4g} (cap {cap:.4g}), on the first batches searched on"
+    )
 
 
 def _change(before: Quality, after: Quality) -> str:
@@ -338,22 +390,38 @@ def _stepped(walk: _Walk, slopes: Float64[Tensor, " scales"], constrained: bool)
     with shared ones a few steps on the constraint would leave the objective none. The rate is halved if the last steps
     alternated between the two kinds and cancelled.
     """
-    kind = constrained and not walk.raw
-    clipped = (slopes / walk.scales if walk.raw else slopes).clamp(-1, 1)
-    zero = torch.zeros_like(slopes)
-    first, second, count = walk.moments.get(kind, (zero, zero, 0))
-    first, second = first.lerp(clipped, 1 - _BETAS[0]), second.lerp(clipped.square(), 1 - _BETAS[1])
-    count += 1
-    direction = first / (1 - _BETAS[0] ** count) / ((second / (1 - _BETAS[1] ** count)).sqrt() + _TINY)
-    new = replace(walk, moments={**walk.moments, kind: (first, second, count)})
-    if walk.raw:
-        return replace(new, scales=(walk.scales - walk.rate * direction).clamp_min(walk.lower))
+    direction, moments = _adam(walk, slopes.clamp(-1, 1), constrained, constrained)
+    new = replace(walk, moments=moments)
     before, edge = walk.scales.log(), -math.log(walk.lower)
     after = (before - walk.rate * direction.clamp(-1, 1)).clamp(-edge, edge)
     path = (*walk.path[1 - _WINDOW :], (constrained, after - before))
     if _stalled(path):
         return replace(new, scales=after.exp(), rate=walk.rate / 2, stalls=walk.stalls + 1, path=())
     return replace(new, scales=after.exp(), path=path)
+
+
+def _published(
+    walk: _Walk, slopes: Float64[Tensor, " scales"], constrained: bool, *, least: Float64[Tensor, " scales"]
+) -> _Walk:
+    """One Adam step down along slopes over the scales themselves, clipped to ±1 each, as the research code makes it.
+
+    The constraint has a first moment of its own; the second one is shared.
+    """
+    direction, moments = _adam(walk, slopes.clamp(-1, 1), constrained, False)
+    return replace(walk, scales=torch.maximum(walk.scales - walk.rate * direction, least), moments=moments)
+
+
+def _adam(
+    walk: _Walk, slopes: Float64[Tensor, " scales"], first_kind: bool, second_kind: bool
+) -> tuple[Float64[Tensor, " scales"], dict[tuple[int, bool], tuple[Tensor, int]]]:
+    """Adam's direction, each moment corrected for the number of its own steps, and the moments after it."""
+    moments, means = dict(walk.moments), []
+    for order, kind, value in ((1, first_kind, slopes), (2, second_kind, slopes.square())):
+        beta = _BETAS[order - 1]
+        mean, count = moments.get((order, kind), (torch.zeros_like(slopes), 0))
+        moments[order, kind] = mean.lerp(value, 1 - beta), count + 1
+        means.append(moments[order, kind][0] / (1 - beta ** (count + 1)))
+    return means[0] / (means[1].sqrt() + _TINY), moments
 
 
 def _stalled(path: tuple[tuple[bool, Tensor], ...]) -> bool:

@@ -69,14 +69,20 @@ class ScaledNetwork:
             )
         return value
 
-    def gradients(self, value: Tensor, *, graph: bool = True) -> Gradients:
+    def gradients(self, value: Tensor, *, graph: bool = True, again: bool = False) -> Gradients:
         """The gradient of a loss over all trained parameters; zeros where one is not used.
+
+        Where `again`, the pass is differentiated once more for another loss, and its graph is kept.
 
         Returns:
             Tensors that can be differentiated again where `graph`.
         """
         wanted = list(self.parameters.values())
-        found = differentiated(lambda: torch.autograd.grad(value, wanted, create_graph=graph, allow_unused=True))
+        found = differentiated(
+            lambda: torch.autograd.grad(
+                value, wanted, create_graph=graph, retain_graph=graph or again, allow_unused=True
+            )
+        )
         dense = [g.to_dense() if g is not None and g.is_sparse else g for g in found]
         return [torch.zeros_like(p) if g is None else g for g, p in zip(dense, wanted, strict=True)]
 
@@ -95,20 +101,32 @@ class ScaledNetwork:
         found = differentiated(lambda: torch.autograd.grad(outputs, wanted, grad_outputs=along, allow_unused=True))
         return [torch.zeros_like(p) if g is None else g.detach() for g, p in zip(found, wanted, strict=True)]
 
-    def slopes(self, derivative: Sequence[Tensor]) -> Float64[Tensor, " scales"]:
-        """⟨derivative, θ⟩ of each tensor, the derivative over the logarithms of the scales, averaged over ranks."""
+    def slopes(self, derivative: Sequence[Tensor], *, by_logarithm: bool = True) -> Float64[Tensor, " scales"]:
+        """⟨derivative, θ⟩ of each tensor, the derivative over the logarithms of the scales, averaged over ranks.
+
+        Without `by_logarithm` ⟨derivative, θ₀⟩, that over the scales themselves.
+        """
+        along = self.parameters if by_logarithm else self.start
         products = [
-            (d.double() * self.parameters[name].detach().double()).sum()
-            for d, name in zip(derivative, self.start, strict=True)
+            (d.double() * along[name].detach().double()).sum() for d, name in zip(derivative, self.start, strict=True)
         ]
         return summed(torch.stack(products)) / ranks()
 
 
-def scaled_network(model: nn.Module, loss: Loss, batch: Batch, seed: int = 0) -> ScaledNetwork:
-    """Give scales to a network, which the caller restores; its gradients must exist and be differentiable."""
+def scaled_network(
+    model: nn.Module, loss: Loss, batch: Batch, seed: int = 0, *, scaled: frozenset[str] | None = None
+) -> ScaledNetwork:
+    """Give scales to a network, which the caller restores; its gradients must exist and be differentiable.
+
+    `scaled` are the names of those that may get one; None for all.
+
+    Raises:
+        ValueError: if nothing can be scaled, or the gradient is not finite, zero, or cannot be differentiated.
+    """
     trained = {id(p) for p in trained_parameters(model)}
     named = {name: p for name, p in model.named_parameters() if id(p) in trained}
-    start = {name: p.detach().clone() for name, p in named.items() if p.is_floating_point() and bool(p.detach().any())}
+    wanted = {name: p for name, p in named.items() if scaled is None or name in scaled}
+    start = {name: p.detach().clone() for name, p in wanted.items() if p.is_floating_point() and bool(p.detach().any())}
     if not start:
         raise ValueError(
             "model: expected a trained tensor that is not all zero, got none; scales cannot move a zero: draw the "

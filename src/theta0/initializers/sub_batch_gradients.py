@@ -40,15 +40,18 @@ class SubBatchGradients:
     rows: list[Gradients]
     local: list[Gradients]
     weights: Float64[Tensor, "d s"]
-    samples: list[int]
+    samples: Sequence[float]
     joint: bool
     lost: float = 0.0
 
 
 def sub_batch_gradients(
-    network: ScaledNetwork, batch: Batch, cuts: Sequence[slice], *, joint: bool, graph: bool = True
+    network: ScaledNetwork, batch: Batch, cuts: Sequence[slice], *, joint: bool, graph: bool = True, whole: bool = False
 ) -> SubBatchGradients:
     """Take the gradients of the parts: each on its own, or where `joint` from those of the pieces that make them up.
+
+    Where `whole`, the network sees the whole batch once, with its batch statistics, and each part is a share of the
+    losses.
 
     A mean over the samples of a part is the mean of its pieces', weighted by their lengths: at D = 2 and r = 0.6 every
     sample is then differentiated once instead of 1.43 times. Where it does not hold for this batch's targets (a mean
@@ -64,9 +67,32 @@ def sub_batch_gradients(
             rows = [combined(row, means) for row in weights.tolist()]
             return SubBatchGradients(rows, local, weights, _lengths(pieces), joint=True)
         lost = count_gradients(forward=sum(_lengths(pieces)))
-    local = [network.gradients(network.loss_of(sliced(batch, cut)), graph=graph) for cut in cuts]
+    losses = _shared_pass(network, batch, cuts) if whole else [network.loss_of(sliced(batch, cut)) for cut in cuts]
+    local = [network.gradients(value, graph=graph, again=whole) for value in losses]
     rows = [averaged(gradients) for gradients in local]
-    return SubBatchGradients(rows, local, torch.eye(len(cuts)).double(), _lengths(cuts), joint=False, lost=lost)
+    samples = [shared_pass_cost(len(cuts)) / len(cuts) * batch.size] * len(cuts) if whole else _lengths(cuts)
+    return SubBatchGradients(rows, local, torch.eye(len(cuts)).double(), samples, joint=False, lost=lost)
+
+
+def shared_pass_cost(parts: int) -> float:
+    """The gradients of the parts of one pass, in gradients of the batch: each goes back through all of it."""
+    return count_gradients(forward=1, backward=parts)
+
+
+def _shared_pass(network: ScaledNetwork, batch: Batch, cuts: Sequence[slice]) -> list[Tensor]:
+    """The parts' losses, all from one pass of the whole batch."""
+    with deterministic(network.model, network.seed + batch.number):
+        _, outputs = loss_of(network.model, batch, network.loss)
+    leaves, form = tree_flatten(_for_loss(network, outputs, batch))
+    if network.loss is None or not all(
+        isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == batch.size for leaf in leaves
+    ):
+        raise ValueError(
+            "whole_batch: expected a loss of outputs that have the batch's samples in their first axis, got another; "
+            "whole_batch=False runs each sub-batch on its own"
+        )
+    parts = [tree_unflatten([leaf[cut] for leaf in leaves], form) for cut in cuts]
+    return [applied(network.loss, part, sliced(batch, cut)) for part, cut in zip(parts, cuts, strict=True)]
 
 
 def pieces_suffice(network: ScaledNetwork, batch: Batch, cuts: Sequence[slice]) -> tuple[bool, float]:

@@ -51,7 +51,7 @@ class Recipe:
             samples: in the training set.
 
         Returns:
-            Keywords; γ is absolute, and τ the largest relative change of a scale in one step.
+            Keywords; γ is absolute, τ the rate of Adam on the scales, all batches are searched on (Algorithm 3).
         """
         return {
             "sub_batches": self.sub_batches,
@@ -59,6 +59,7 @@ class Recipe:
             "gradient_norm_cap": self.gamma,
             "cap_unit": "absolute",
             "learning_rate": self.rate,
+            "algorithm": "published",
             "steps": self.iterations or max(1, samples // self.batch),
             "max_batches": None,
         }
