@@ -50,6 +50,7 @@ def steps_of(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> d
         "nio, D = 2, r = 0.6": aligned(NEVER, cuts=two, joint=True),
         "nio, D = 2, r = 0.6, above the cap": aligned(ALWAYS, cuts=two, joint=True),
         "nio, D = 2, r = 0.6, each part on its own (as under BN)": aligned(NEVER, cuts=two, joint=False),
+        "nio, D = 2, r = 0.6, one pass of the whole batch": aligned(NEVER, cuts=two, joint=False, whole=True),
         "nio, D = 4, r = 0.2": aligned(NEVER, cuts=four, joint=False),
         "theta0's gradinit": stepped(NEVER),
         "theta0's gradinit, above the cap": stepped(ALWAYS),

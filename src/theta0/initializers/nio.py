@@ -17,7 +17,6 @@ from theta0._randomness import Randomness
 from theta0.initializers.scale_search import ScaleSearch, SearchSettings, search_scales
 from theta0.initializers.scaled_network import SECOND, Gradients, Objective, Quality, ScaledNetwork, Slope, norm_of
 from theta0.initializers.sub_batch_gradients import (
-    SubBatchGradients,
     combined,
     pieces_suffice,
     shared_pass_cost,
@@ -163,22 +162,31 @@ def _slopes(
 ) -> Callable[[ScaledNetwork, Batch, float], Slope]:
     """The slope of one batch; the first one decides whether samples meet in the network."""
     joint: list[bool] = [False] if whole else []
+    chosen = partial(_slope, cuts=cuts, statistic=statistic, research=research, whole=whole)
 
     def slope(network: ScaledNetwork, batch: Batch, cap: float) -> Slope:
         cost = 0.0
         if not joint:
             suffice, cost = pieces_suffice(network, batch, cuts(batch))
             joint.append(suffice)
-        taken = sub_batch_gradients(network, batch, cuts(batch), joint=joint[0], whole=whole)
-        found = _slope(network, batch, cap, taken, statistic=statistic, research=research)
+        found = chosen(network, batch, cap, joint=joint[0])
         return replace(found, cost=found.cost + cost)
 
     return slope
 
 
 def _slope(
-    network: ScaledNetwork, batch: Batch, cap: float, taken: SubBatchGradients, *, statistic: Statistic, research: bool
+    network: ScaledNetwork,
+    batch: Batch,
+    cap: float,
+    *,
+    cuts: Cuts,
+    statistic: Statistic,
+    research: bool,
+    joint: bool,
+    whole: bool = False,
 ) -> Slope:
+    taken = sub_batch_gradients(network, batch, cuts(batch), joint=joint, whole=whole)
     quality, norms = _judged(taken.rows, statistic)
     constrained = quality.gradient_norm > cap
     gram = _gram(taken.rows, norms)
