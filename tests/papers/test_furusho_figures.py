@@ -38,7 +38,7 @@ def test_plain_and_normalised_runs_bear_the_measured_rate_and_a_store_resumes(tm
             if configuration["network"] == "batch_norm":
                 after = result["last_at_factors"][beyond][run]
                 assert after is None or after > start
-        assert all(result["theory_rate"] < 2 / top for top in result["top_eigenvalues"])
+        assert all(result["thesis_rate"] < 2 / top for top in result["top_eigenvalues"])
     calls.clear()
     again = ITEMS["fig17"](
         load("digits"), scale="smoke", out_dir=tmp_path, store=store, progress=lambda *a: calls.append(a)

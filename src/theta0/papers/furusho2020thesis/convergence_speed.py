@@ -20,11 +20,11 @@ from theta0.papers.furusho2020thesis.setting import (
     SURVIVAL,
     TITLES,
     Kind,
-    fisher_bounds,
     half_squared_error,
     layer_draw,
     make_network,
     scale_named,
+    thesis_bounds,
     two_class_data,
 )
 from theta0.papers.sweeps import Configuration, Moment, Progress, Store, sweep, train_stacked
@@ -66,6 +66,7 @@ def draw_speed(
     configurations = [
         {
             "experiment": "speed",
+            "bound": "Theorem 8",
             "draws": DRAWS,
             "data": chosen.label,
             "samples": [len(chosen.train_x), len(chosen.test_x)],
@@ -98,6 +99,9 @@ def losses_over_updates(data: Dataset, configuration: Configuration) -> dict[str
 
     Returns:
         `train` and `test` losses `[rate][run][update]`, None where a run has diverged, and the rates.
+
+    Raises:
+        ValueError: if Theorem 8 does not apply, p·L not being whole.
     """
     kind, depth, width = configuration["network"], configuration["depth"], configuration["width"]
     survival, steps = configuration["survival"], configuration["steps"]
@@ -105,7 +109,10 @@ def losses_over_updates(data: Dataset, configuration: Configuration) -> dict[str
     y, test_y = (labels.float().unsqueeze(1) for labels in (ready.train_y, ready.test_y))
     seeds = list(range(configuration["runs"]))
     draw = layer_draw(kind, depth, survival)
-    theory = 1 / fisher_bounds(kind, depth, width, survival).upper
+    bounds = thesis_bounds(kind, depth, width, survival)
+    if bounds is None:
+        raise ValueError(f"survival: expected p with p·L whole (Theorem 8), got {survival} at L = {depth}")
+    theory = 1 / bounds.upper
     measured = [1 / top for top in top_eigenvalues(kind, depth, ready.train_x, seeds, survival)]
     evaluate = evaluation_losses(kind, depth, width, survival)
     evaluated = torch.full((2, 2 * len(seeds), steps + 1), torch.inf)
@@ -138,28 +145,58 @@ def _curves(nested: list[Any]) -> Float[np.ndarray, "rates runs updates"]:
     return np.array(nested, dtype=float)  # None becomes nan
 
 
+def shares(nested: list[Any]) -> Float[np.ndarray, "rates runs updates"]:
+    """The share of each run's starting loss that is left: the networks start at very different losses.
+
+    Args:
+        nested: losses `[rate][run][update]`, None where a run has diverged.
+
+    Returns:
+        The same divided by the run's first loss, nan where it has diverged.
+    """
+    losses = _curves(nested)
+    left: Float[np.ndarray, "rates runs updates"] = losses / losses[:, :, :1]
+    return left
+
+
 def _sentence(curves: dict[Kind, dict[str, Any]]) -> str:
-    parts = []
+    updates = len(curves["resnet"]["train"][0][0]) - 1
+    first = ", ".join(f"{TITLES[kind]} {_curves(curves[kind]['train'])[0, :, 0].mean():.3g}" for kind in KINDS)
+    parts = [f"training losses start at {first}"]
     for row, rate in enumerate(RATES):
-        ends = ", ".join(f"{TITLES[kind]} {_end(_curves(curves[kind]['train'])[row, :, -1])}" for kind in KINDS)
-        parts.append(f"training loss after {len(curves['resnet']['train'][0][0]) - 1} updates at {rate}: {ends}")
-    return "; ".join(parts) + "; in the thesis BN and stochastic depth are faster than the plain network"
+        left = {kind: shares(curves[kind]["train"])[row, :, -1] for kind in KINDS}
+        ends = ", ".join(f"{TITLES[kind]} {_end(runs)}" for kind, runs in left.items())
+        parts.append(f"share left after {updates} updates at {rate}: {ends} ({_faster(left)})")
+    return "; ".join(parts) + "; in the thesis both are faster than the plain network"
+
+
+def _faster(left: dict[Kind, Float[np.ndarray, " runs"]]) -> str:
+    """Which networks have less of their loss left than the plain one, in the mean of the runs that ended."""
+    plain = _mean(left["resnet"])
+    faster = [TITLES[kind] for kind in KINDS if kind != "resnet" and _mean(left[kind]) < plain]
+    return f"faster than the plain network: {' and '.join(faster) or 'neither'}"
+
+
+def _mean(runs: Float[np.ndarray, " runs"]) -> float:
+    """Infinite where a run diverged."""
+    return float(runs.mean()) if np.isfinite(runs).all() else np.inf
 
 
 def _end(runs: Float[np.ndarray, " runs"]) -> str:
     ended = runs[np.isfinite(runs)]
     lost = f" ({len(runs) - len(ended)} of {len(runs)} runs diverged)" if len(ended) < len(runs) else ""
-    return f"{ended.mean():.3g}{lost}" if len(ended) else f"none: all {len(runs)} runs diverged"
+    spread = f" ± {ended.std(ddof=1):.2g}" if len(ended) > 1 else ""
+    return f"{ended.mean():.3g}{spread}{lost}" if len(ended) else f"none: all {len(runs)} runs diverged"
 
 
 def _drawn(curves: dict[Kind, dict[str, Any]], label: str) -> Figure:
     figure = new_figure(2, 2, height=2.8)
-    figure.suptitle(f"{SPEED_DEPTH}-layer networks, mean ± s.d. of runs · {label}", fontsize=10)
+    figure.suptitle(f"{SPEED_DEPTH}-layer networks, loss left, mean ± s.d. of runs · {label}", fontsize=10)
     for row, rate in enumerate(RATES):
         for column, part in enumerate(("train", "test")):
             axes = figure.axes[2 * row + column]
             for kind in KINDS:
-                runs = _curves(curves[kind][part])[row]
+                runs = shares(curves[kind][part])[row]
                 runs = runs[np.isfinite(runs).all(1)]  # the line of numbers says how many diverged
                 if not len(runs):
                     continue
@@ -169,7 +206,7 @@ def _drawn(curves: dict[Kind, dict[str, Any]], label: str) -> Figure:
                 low = np.maximum(mean - deviation, mean / 10)
                 axes.fill_between(updates, low, mean + deviation, color=COLOURS[kind], alpha=0.2, linewidth=0)
             axes.set_yscale("log")
-            axes.set(xlabel="update", ylabel=f"{part} loss")
+            axes.set(xlabel="update", ylabel=f"{part} loss, share of its start")
             axes.set_title(f"η = {rate}", fontsize=9)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)

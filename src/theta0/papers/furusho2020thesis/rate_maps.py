@@ -26,6 +26,7 @@ from theta0.papers.furusho2020thesis.setting import (
     layer_draw,
     make_network,
     scale_named,
+    thesis_bounds,
     two_class_data,
     whitened,
 )
@@ -34,6 +35,8 @@ from theta0.theory import max_learning_rate
 
 DIVERGED = 1000.0
 FACTORS = (0.5, 1.0, 1.6, 4.0)
+_BOUNDS = {"thesis_rate": "2 / upper bound (thesis)", "independent_drops_rate": "2 / upper bound, independent drops"}
+_MARKS = {"thesis_rate": ("#e02020", "s"), "independent_drops_rate": ("#ff9d4d", "v")}
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ def draw_rate_maps(
     configurations = [
         {
             "experiment": "rate map",
+            "bounds": list(_BOUNDS),
             "draws": DRAWS,
             "data": chosen.label,
             "samples": len(chosen.train_x),
@@ -134,7 +138,8 @@ def train_at_all_rates(data: Dataset, configuration: Configuration) -> dict[str,
 
     Returns:
         The last losses in training, the first and last ones in evaluation (they differ where training drops layers,
-        so that training losses of two updates belong to different networks), λ of each start, the theory's rate.
+        so that training losses of two updates belong to different networks), λ of each start, 2/bound as the thesis
+        states it (None where Theorem 8 does not apply) and for independent drops (None but for stochastic depth).
     """
     kind, depth, width = configuration["network"], configuration["depth"], configuration["width"]
     x, y = whitened(data, width)
@@ -165,14 +170,16 @@ def train_at_all_rates(data: Dataset, configuration: Configuration) -> dict[str,
     )
     first, last = evaluated.view(*table.shape, 2).unbind(-1)
     last = torch.where(torch.isfinite(losses[..., -1]), last, torch.inf)
-    bound = fisher_bounds(kind, depth, width, configuration["survival"])
+    thesis = thesis_bounds(kind, depth, width, configuration["survival"])
+    drops = fisher_bounds(kind, depth, width, configuration["survival"]) if kind == "stochastic_depth" else None
     return {
         "training_last": finite(losses[: len(grid), :, -1].tolist()),
         "first": finite(first[0].tolist()),
         "last": finite(last[: len(grid)].tolist()),
         "last_at_factors": finite(last[len(grid) :].tolist()),
         "top_eigenvalues": tops,
-        "theory_rate": max_learning_rate(bound),
+        "thesis_rate": thesis and max_learning_rate(thesis),
+        "independent_drops_rate": drops and max_learning_rate(drops),
     }
 
 
@@ -197,24 +204,42 @@ def _fell(last: list[Any], first: list[float]) -> Tensor:
     return _numbers(last) < _numbers([first])
 
 
-def _caution(rate_map: RateMap) -> list[float]:
-    """How far the theory's rate lies below 2/λ of the median start.
+def caution(rate_map: RateMap, rate: str) -> list[float]:
+    """How far a bound's rate lies below 2/λ of the median start; below 1 it lies above.
+
+    Args:
+        rate_map: all runs of one network.
+        rate: `thesis_rate` or `independent_drops_rate`.
 
     Returns:
-        One factor per value of the axis.
+        One factor per value of the axis at which there is such a rate.
     """
-    return [2 / float(np.median(cell["top_eigenvalues"])) / cell["theory_rate"] for cell in rate_map.cells]
+    return [_measured(cell) / cell[rate] for cell in rate_map.cells if cell[rate] is not None]
+
+
+def _measured(cell: dict[str, Any]) -> float:
+    return 2 / float(np.median(cell["top_eigenvalues"]))
 
 
 def _sentence(maps: list[RateMap]) -> str:
     parts = []
     for rate_map in maps:
-        count, caution = counts(rate_map), _caution(rate_map)
+        count = counts(rate_map)
+        below = [_below(name, caution(rate_map, rate)) for rate, name in _BOUNDS.items()]
         parts.append(
             f"{TITLES[rate_map.kind]}: {count['1']} runs fall at 2/λ measured, {count['1.6']} at 1.6 times it, "
-            f"{count['4']} at 4 times; the thesis's 2/bound is {min(caution):.1f}-{max(caution):.1f} times smaller"
+            f"{count['4']} at 4 times; {', '.join(filter(None, below))}"
         )
     return "; ".join(parts)
+
+
+def _below(name: str, factors: list[float]) -> str:
+    """Whether 2/bound is below 2/λ, and by how much."""
+    if not factors:
+        return ""
+    above = sum(factor < 1 for factor in factors)
+    place = f", above it for {above} of {len(factors)}" if above else ""
+    return f"{name} is 2/λ divided by {min(factors):.2g}-{max(factors):.2g}{place}"
 
 
 def _drawn(maps: list[RateMap], label: str) -> Figure:
@@ -223,7 +248,8 @@ def _drawn(maps: list[RateMap], label: str) -> Figure:
     for axes, rate_map in zip(figure.axes, maps, strict=True):
         image = _draw_map(axes, rate_map)
     figure.colorbar(image, ax=figure.axes[: len(maps)], label="mean loss (white: above 1000, or diverged)")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
+    named = {label: h for axes in figure.axes for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=2, fontsize=9)
     return figure
 
 
@@ -234,9 +260,11 @@ def _draw_map(axes: Axes, rate_map: RateMap) -> Any:
     image = axes.pcolormesh(
         columns, rate_map.rates, shown, norm=LogNorm(1e-3, DIVERGED), cmap="viridis", shading="nearest"
     )
-    theory = [cell["theory_rate"] for cell in rate_map.cells]
-    measured = [2 / float(np.median(cell["top_eigenvalues"])) for cell in rate_map.cells]
-    axes.plot(columns, theory, color="#e02020", marker="s", markersize=4, label="2 / upper bound (thesis)")
+    for rate, (colour, marker) in _MARKS.items():
+        values = np.array([cell[rate] for cell in rate_map.cells], dtype=float)  # None becomes nan
+        if np.isfinite(values).any():
+            axes.plot(columns, values, color=colour, marker=marker, markersize=4, label=_BOUNDS[rate])
+    measured = [_measured(cell) for cell in rate_map.cells]
     axes.plot(columns, measured, color="black", marker="o", markersize=4, label="2 / λ measured (median start)")
     fell = torch.stack([_fell(cell["last"], cell["first"]).all(1) for cell in rate_map.cells], 1).numpy()
     row, column = np.nonzero(fell)

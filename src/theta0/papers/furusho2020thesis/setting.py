@@ -180,6 +180,14 @@ def fisher_bounds(kind: Kind, depth: int, width: int, survival: float, *, exactl
     return stochastic_depth_bounds(depth, width, survival, dropping="exactly" if exactly else "bernoulli")
 
 
+def thesis_bounds(kind: Kind, depth: int, width: int, survival: float) -> FisherBounds | None:
+    """The same as the thesis states it: Theorem 8 for stochastic depth, None where p·L is not whole."""
+    if kind != "stochastic_depth":
+        return fisher_bounds(kind, depth, width, survival)
+    kept = survival * depth
+    return fisher_bounds(kind, depth, width, survival, exactly=True) if abs(kept - round(kept)) < 1e-9 else None
+
+
 def half_squared_error(outputs: Float[Tensor, "n 1"], targets: Float[Tensor, "n 1"]) -> Float[Tensor, ""]:
     """The mean of ½(f - y)², the loss whose curvature is the Fisher matrix (furusho2020thesis, §2.4).
 
