@@ -192,7 +192,8 @@ def mmd(
         perturbations: perturbed models a step, and uniform points a sample.
         scale: s; weights get s / √fan-in, biases s / √fan-out.
         uniformity: the weight of L_uni.
-        degenerate: λ.
+        degenerate: λ. The source's 0.4 is for two classes; with more L_sd prefers answers that are alike for all inputs
+            to a balanced classifier's (`measurements.degeneracy`), and only L_uni and L_iod stand against that.
         detachment: ξ.
         steps: how many; None for five passes over the batches.
         learning_rate: of Adam.
