@@ -416,6 +416,12 @@ def test_reproduce_names_what_it_knows():
         assert "Traceback" not in wrong.stderr
 
 
+def test_reproduce_at_smoke_scale_compares_with_nothing(tmp_path):
+    done = inside("reproduce", "kutsuna2019lcw", "fig1", "--scale", "smoke", "--out", tmp_path)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.strip().endswith("smoke scale: whether it runs, not comparable with the source")
+
+
 @pytest.mark.slow
 def test_compare_in_a_real_process_goes_on_from_its_store_and_writes_the_winner(tmp_path):
     path, store, out_file = target(tmp_path, SIX), tmp_path / "runs.jsonl", tmp_path / "built" / "start.safetensors"

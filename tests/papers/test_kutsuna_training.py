@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from theta0.papers.datasets import Dataset, load
+from theta0.papers.kutsuna2019lcw import convolutional
 from theta0.papers.kutsuna2019lcw.convolutional import fig6, table1
 from theta0.papers.kutsuna2019lcw.deep_mlp import SCALES, fig5, relu, run, start_measured
 from theta0.papers.kutsuna2019lcw.training import Plan, augmented, prepared, train
@@ -199,3 +200,24 @@ def test_the_global_generator_is_left_alone():
 def test_unknown_scale(item):
     with pytest.raises(ValueError, match="choose one of"):
         item(scale="huge")
+
+
+@pytest.mark.parametrize(("item", "names"), [(table1, ["cifar10", "cifar100"]), (fig6, ["cifar100"])])
+def test_at_paper_scale_the_data_sets_are_the_sources(item, names, tmp_path, monkeypatch):
+    asked = []
+
+    def sweep(compute, runs, **options):
+        asked.extend(runs)
+        return done(runs)
+
+    monkeypatch.setattr(convolutional, "sweep", sweep)
+    monkeypatch.setattr(convolutional, "finish", lambda *_: None)
+    item(scale="paper", out_dir=tmp_path)
+    assert list(dict.fromkeys(run["data"] for run in asked)) == names
+    assert {run["plan"]["epochs"] for run in asked if run["data"] == "cifar100"} == {500}
+
+
+def done(runs):
+    """A result for each run, as `training.train` shapes it."""
+    curve = {key: [0.5, 0.5] for key in ("train_loss", "train_accuracy", "test_loss", "test_accuracy")}
+    return [{"label": run["data"], "step": [1, 2], **curve} for run in runs]

@@ -250,7 +250,10 @@ def _spectrum(t: "Target", penalties: list[str], out: Path | None, options: dict
 def reproduce(
     paper: Annotated[str, typer.Argument(help="A source, for example furusho2020thesis.")],
     item: Annotated[str, typer.Argument(help="A figure or table of it, for example fig17; `list` names them.")],
-    scale: Annotated[str, typer.Option(help="smoke (seconds), laptop (minutes) or paper.")] = "laptop",
+    scale: Annotated[
+        str,
+        typer.Option(help="smoke (seconds, not comparable), laptop (minutes to hours) or paper (hours to weeks)."),
+    ] = "laptop",
     data: Annotated[Path | None, typer.Option(help="Folder with the data sets' standard files.", metavar="DIR")] = None,
     dataset: Annotated[str | None, typer.Option(help="digits, mnist, cifar10 …; default: the source's.")] = None,
     out: Annotated[Path, typer.Option(help="Where the picture and the numbers go.", metavar="DIR")] = Path("build"),
@@ -279,6 +282,8 @@ def reproduce(
                 tell(f"{paper} {item}: {done} of {total}", done / total)
 
             line = items[item](dataset, data, scale=scale, out_dir=out, jobs=jobs, backend=backend, progress=advance)
+            if scale == "smoke":
+                line += "; smoke scale: whether it runs, not comparable with the source"
     typer.echo(line)
 
 

@@ -48,6 +48,7 @@ SCALES = {
     "paper": Scale(1.0, 3, 10, Plan(None, None, 300, 300, 5e-4), "cifar10"),
 }
 _CIFAR100 = {"epochs": 500, "points": 500}  # at paper scale
+_PAPER_DATA = {"table1": ("cifar10", "cifar100"), "fig6": ("cifar100",)}
 
 
 def draw_convolutional(
@@ -68,7 +69,8 @@ def draw_convolutional(
     Args:
         name: of the files.
         models: names from `MODELS`.
-        data: a data set of images or its name; None for the scale's (digits, CIFAR-10).
+        data: a data set of images or its name; None for the scale's: digits, CIFAR-10, at paper scale the source's
+            (CIFAR-100 for Figure 6, both for Table 1, one after the other, their names in the files' names).
         root: where its files are.
         scale: `smoke` (seconds), `laptop` (half an hour with two processes) or `paper` (the source's own settings).
         out_dir: where `name.png` and `name.json` go.
@@ -86,6 +88,30 @@ def draw_convolutional(
     """
     if scale not in SCALES:
         raise ValueError(f"scale {scale!r} is not known: choose one of {list(SCALES)}")
+    chosen: list[Dataset | str | None] = [data]
+    if data is None and scale == "paper":
+        chosen = list(_PAPER_DATA[name])
+    lines = []
+    for each in chosen:
+        file = name if len(chosen) == 1 else f"{name}_{each}"
+        lines.append(_draw(name, file, models, each, root, scale, Path(out_dir), store, backend, jobs, progress))
+    return "; ".join(lines)
+
+
+def _draw(
+    name: str,
+    file: str,
+    models: tuple[str, ...],
+    data: Dataset | str | None,
+    root: str | Path | None,
+    scale: str,
+    folder: Path,
+    store: Store | None,
+    backend: str,
+    jobs: int,
+    progress: Progress | None,
+) -> str:
+    """The same on one data set."""
     size = SCALES[scale]
     source = source_of(data, root, size.data)
     label = source.label if isinstance(source, Dataset) else source[0]
@@ -105,12 +131,12 @@ def draw_convolutional(
         for weights in WEIGHTS
         if seed == 0 or weights in COMPARED
     ]
-    compute, kept = partial(run, source), store or Store(Path(out_dir) / "convolutional.jsonl")
+    compute, kept = partial(run, source), store or Store(folder / "convolutional.jsonl")
     results = sweep(compute, configurations, store=kept, backend=backend, jobs=jobs, progress=progress)
     rows = [{**c, **r, **averages(r, size.averaged)} for c, r in zip(configurations, results, strict=True)]
     draw = curves if name == "fig6" else points
     label = rows[0]["label"]
-    finish(draw(rows, label), {"label": label, "averaged": size.averaged, "rows": rows}, out_dir, name)
+    finish(draw(rows, label), {"label": label, "averaged": size.averaged, "rows": rows}, folder, file)
     return f"{name}, {label}: {sentence(rows, size.averaged)}"
 
 
