@@ -208,6 +208,9 @@ def _drawn(curves: dict[Kind, dict[str, Any]], label: str) -> Figure:
             axes.set_yscale("log")
             axes.set(xlabel="update", ylabel=f"{part} loss, share of its start")
             axes.set_title(f"η = {rate}", fontsize=9)
+    limits = [limit for axes in figure.axes for limit in axes.get_ylim()]
+    for axes in figure.axes:
+        axes.set_ylim(min(limits), max(limits))  # one scale, so that panels can be compared
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
     return figure
