@@ -108,11 +108,11 @@ RULE = Rule(
     revise=revise,
     refutable=True,
     doc=RuleDoc(
-        meaning="Nearly all of what a layer puts out is the same for every sample. What differs between samples, and "
-        "with it the gradient, is lost from layer to layer.",
-        why="The activations have a mean that is not zero, as after a sigmoid or ReLU. A unit's weights do not sum to "
-        "zero, so that mean becomes an offset of the unit's preactivation, one that each layer adds to. Weights of one "
-        "sign do the same to all units alike.",
+        meaning="Nearly all of a layer's output is the same for every sample. The part that differs between "
+        "samples, and its gradient, get lost from layer to layer.",
+        why="The layer's inputs have a mean other than zero, as after a sigmoid or a ReLU. The weights of a "
+        "unit do not sum to zero, so this mean adds an offset to the unit's preactivation, and each layer "
+        "adds another one. Weights of the same sign do this to all units.",
         numbers=(
             (
                 "share of the preactivations' variance that lies between the units' means, where the weights make at "
@@ -139,7 +139,7 @@ RULE = Rule(
             model = nn.Sequential(*layers, nn.Linear(8, 3))
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 3))",
-        ignore="A warning, where the network is shallow and trains: the shift only slows it down.",
+        ignore="You can ignore a warning where the network is shallow and trains: the shift only slows training down.",
         measured="""
             | shift share of the last hidden layer | networks | trained | stuck |
             | --- | --- | --- | --- |

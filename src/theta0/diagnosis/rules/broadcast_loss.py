@@ -36,10 +36,10 @@ RULE = Rule(
     place=Place.LOSS,
     fault="the output and the loss",
     doc=RuleDoc(
-        meaning="Every sample's output is compared with every sample's target. The best that training can reach is one "
-        "constant for all samples, the targets' mean.",
-        why="A last layer with one unit puts out the shape (N, 1), while the targets have the shape (N,). Torch's "
-        "broadcasting makes (N, N) of the two.",
+        meaning="The loss compares every sample's output with every sample's target. The best result that training "
+        "can reach is one constant for all samples: the mean of the targets.",
+        why="A last layer with one unit returns shape (N, 1), and the targets have shape (N,). Broadcasting "
+        "makes (N, N) of the two.",
         numbers=(
             (
                 "terms that the loss compares over those that there are, where outputs and targets have different "
@@ -66,6 +66,7 @@ RULE = Rule(
             def loss(outputs, targets):
                 return ((outputs - targets) ** 2).mean()
         """,
-        ignore="Where comparing every output with every target is the purpose, as in a contrastive or a pairwise loss.",
+        ignore="You can ignore it where the loss is meant to compare every output with every target, as a "
+        "contrastive or a pairwise loss does.",
     ),
 )

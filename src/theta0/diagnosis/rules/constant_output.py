@@ -41,10 +41,10 @@ RULE = Rule(
     remedies=("unit-variance", "lcw"),
     refutable=True,
     doc=RuleDoc(
-        meaning="The network cannot tell samples apart: whatever the input, it puts out the same. The gradient has "
-        "next to nothing of the samples in it either.",
-        why="Nearly always something earlier: signals that shrink, activation shift, dead or saturated units. The "
-        "report names it first.",
+        meaning="The network returns the same output for every input, so it cannot tell samples apart. The "
+        "gradient depends on the samples hardly at all.",
+        why="The cause is nearly always in an earlier layer: signals that shrink, activation shift, dead units "
+        "or saturated units. The report lists it first.",
         numbers=(
             (
                 "standard deviation of the output between samples over its root mean square, unless the last weight is "
@@ -60,7 +60,7 @@ RULE = Rule(
             nn.init.constant_(model[2].bias, 100)
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))",
-        ignore="Where the samples that you diagnose on are nearly equal to begin with.",
+        ignore="You can ignore it where the samples in the batches are nearly equal.",
         measured="""
             | spread between samples over root mean square, last hidden layer | networks | trained | stuck |
             | --- | --- | --- | --- |

@@ -49,10 +49,10 @@ RULE = Rule(
     remedies=("unit-variance", "lcw"),
     refutable=True,
     doc=RuleDoc(
-        meaning="The units put out the same on every sample and receive no gradient: they take no part in the network, "
-        "and no training brings them back.",
-        why="A ReLU whose input is negative on every sample: biases far below zero, or weights of one sign on data "
-        "that are all positive.",
+        meaning="The units return the same value for every sample and receive no gradient. They take no part in "
+        "the network, and training does not revive them.",
+        why="The input of a ReLU is negative for every sample: the biases are far below zero, or the weights "
+        "have one sign and the data are all positive.",
         numbers=(
             (
                 "share of units with slope zero on every sample, at the nonlinearity's own input (below "
@@ -68,7 +68,8 @@ RULE = Rule(
             nn.init.constant_(model[0].bias, -100)
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))",
-        ignore="A warning on a small batch, where the units are off by chance: diagnose on more samples.",
+        ignore="You can ignore a warning on a small batch, where units may be inactive by chance: diagnose on "
+        "more samples.",
         measured="""
             | dead share (ReLU) | networks | trained | stuck |
             | --- | --- | --- | --- |

@@ -35,9 +35,11 @@ RULE = Rule(
     remedies=("head-scale", "type-defaults"),
     refutable=True,
     doc=RuleDoc(
-        meaning="At the start most classes are ruled out for every sample. A class without probability has a logit "
-        "without gradient, on samples of other classes, so the network first has to unlearn its certainty.",
-        why="Large logits that are the same for all samples, from a large bias or a large last weight.",
+        meaning="At the start, the softmax gives most classes a probability of almost zero for every sample. The "
+        "logit of such a class receives no gradient from samples of other classes, so the network first "
+        "has to unlearn its certainty.",
+        why="The logits are large and equal for all samples, because of a large bias or large weights in the "
+        "last layer.",
         numbers=(
             (
                 "share of the classes that no sample of a batch gives a thousandth of their fair share 1/C",
@@ -52,7 +54,8 @@ RULE = Rule(
             model[-1].bias.data = torch.tensor([0.0, 50.0, 100.0])
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
-        ignore="Where the output bias holds the classes' logarithmic frequencies, and most classes are that rare.",
+        ignore="You can ignore it where the output bias holds the logarithms of the class frequencies, and most "
+        "classes really are that rare.",
         measured="The share of *perturbed* models that miss a class (`measurements.neighbours`) separates nothing "
         "here: healthy classifiers start with the same class for every sample.",
     ),

@@ -64,10 +64,10 @@ RULE = Rule(
     revise=revise,
     outcome=True,
     doc=RuleDoc(
-        meaning="Short training runs were made from this start, and at none of up to five learning rates does the loss "
-        "come below what outputs reach that ignore the input, or is on its way there; nor are a few samples learnt by "
-        "heart.",
-        why="What the other findings name; where there are none, something that no rule knows.",
+        meaning="theta0 made short training runs at up to five learning rates. In none of them did the loss fall "
+        "below that of the best constant prediction, or approach it; nor could the network memorize a few "
+        "samples.",
+        why="The other findings name the cause. Where there are none, no rule knows it.",
         numbers=(
             (
                 "the mean loss of the last steps, against that of the best outputs that are the same for every sample "
@@ -91,7 +91,8 @@ RULE = Rule(
             targets = inputs[:, :3].argmax(1)
             batches = [(inputs, targets)]
         """,
-        ignore="Where training starts from a network that has learnt already what these batches hold.",
+        ignore="You can ignore it where training starts from a network that has already learned what these "
+        "batches contain.",
         measured="A run that is on its way, or a start from which a few samples are learnt, is called undecided, which "
         "is a line among what was not measured: a hundred gradients are too few to tell a slow network from an ill "
         "one. Where no other cause is an error, the first warning becomes one, since the runs confirm it.",

@@ -151,11 +151,12 @@ RULE = Rule(
     revise=revise,
     refutable=True,
     doc=RuleDoc(
-        meaning="Signals grow from layer to layer, from time step to time step or from residual branch to residual "
-        "branch. The first loss is huge, nonlinearities saturate, and in the end numbers overflow.",
-        why="Each layer multiplies the signal by a factor above one, because its weights are too large for its fan-in. "
-        "In a residual network each branch adds to the stream as much as it is given; L branches then make a factor of "
-        "2^(L/2).",
+        meaning="Signals grow from layer to layer, from time step to time step, or from residual branch to "
+        "residual branch. The first loss is huge, nonlinearities saturate, and in the end numbers "
+        "overflow.",
+        why="Each layer multiplies the signal by a factor above one, because its weights are too large for its "
+        "fan-in (its number of inputs). In a residual network each branch adds a signal as large as its "
+        "input; L branches then multiply its size by 2^(L/2).",
         numbers=(
             ("root mean square over that of the first layer (at least 1)", f"{ERROR:,.0f}; {WARNING:g}", "measured"),
             (
@@ -188,7 +189,8 @@ RULE = Rule(
             for layer in model[:-1]:
                 nn.init.orthogonal_(layer.weight)
         """,
-        ignore="Where a normalisation undoes the growth behind the layers listed, and nothing else is found.",
+        ignore="You can ignore it where a normalization layer behind the listed layers undoes the growth, and "
+        "nothing else is reported.",
         measured="""
             | root mean square, largest over first layer | networks | trained | stuck |
             | --- | --- | --- | --- |

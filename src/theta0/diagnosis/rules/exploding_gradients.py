@@ -60,10 +60,11 @@ RULE = Rule(
     remedies=("branch-scale", "recurrent", "unit-variance"),
     refutable=True,
     doc=RuleDoc(
-        meaning="The first layers receive gradients orders of magnitude above the last one's. A rate that lets the "
-        "last layers learn makes the first ones jump.",
-        why="Going backward, each layer multiplies the gradient by its weights. Where they are too large for their "
-        "fan-out, or a recurrent layer's spectral radius is above one, it grows.",
+        meaning="The first layers receive gradients that are orders of magnitude larger than those of the last "
+        "layer. A learning rate that suits the last layers is far too high for the first ones.",
+        why="In the backward pass, each layer multiplies the gradient by its weights. The gradient grows where "
+        "they are too large for the layer's fan-out (its number of outputs), or where the spectral radius "
+        "of a recurrent layer is above one.",
         numbers=(
             (
                 "norm of the gradient at a layer's preactivations over that at the last layer or, where it is larger, "
@@ -88,7 +89,8 @@ RULE = Rule(
             for layer in model[:-1]:
                 nn.init.orthogonal_(layer.weight)
         """,
-        ignore="A warning, where you clip gradients or train with an optimizer that divides by their size.",
+        ignore="You can ignore a warning where you clip gradients, or train with an optimizer that divides "
+        "gradients by their size, such as Adam.",
         measured="""
             | gradient norm, largest over last layer | networks | trained | stuck |
             | --- | --- | --- | --- |

@@ -69,10 +69,10 @@ RULE = Rule(
     brings=SCALE | SILENCE,
     fault="batch normalisation",
     doc=RuleDoc(
-        meaning="The network trains without the normalisation that it was made with: signals shrink or grow from layer "
-        "to layer as if batch normalisation were not there.",
-        why="`model.eval()` was called before training, or batch normalisation was frozen in a network that was never "
-        "trained, so that its running statistics are still mean 0 and variance 1.",
+        meaning="Batch normalization does not normalize: signals shrink or grow from layer to layer as if it were "
+        "not there.",
+        why="`model.eval()` was called before training, or batch normalization was frozen in a network that "
+        "was never trained, so that its running statistics are still mean 0 and variance 1.",
         numbers=(
             (
                 "variance of the input over the running variance, out of training mode, either way, where the "
@@ -103,6 +103,7 @@ RULE = Rule(
             model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
             model[0].weight.data /= 1000
         """,
-        ignore="A note, where a pretrained network's statistics are kept on purpose and fit your data.",
+        ignore="You can ignore a note where the statistics of a pretrained network are kept on purpose and fit "
+        "your data.",
     ),
 )

@@ -68,9 +68,9 @@ RULE = Rule(
     fault="what is trained",
     revise=revise,
     doc=RuleDoc(
-        meaning="These parameters keep their values during training.",
-        why="`requires_grad_(False)` was called on them, on purpose for fine-tuning, or by a helper that freezes more "
-        "than was meant.",
+        meaning="These parameters do not change during training.",
+        why="`requires_grad_(False)` was called on them: on purpose for fine-tuning, or by a function that "
+        "freezes more than intended.",
         numbers=(
             (
                 "parameters with `requires_grad=False`",
@@ -87,6 +87,7 @@ RULE = Rule(
             model[0].requires_grad_(False)
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
-        ignore="A note, where you froze them on purpose; a warning, where random weights are kept on purpose.",
+        ignore="You can ignore a note where you froze them on purpose, and a warning where you want to keep "
+        "random weights.",
     ),
 )

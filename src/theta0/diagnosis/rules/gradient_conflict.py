@@ -40,9 +40,9 @@ RULE = Rule(
     remedies=("nio",),
     revise=only_beside_notes,
     doc=RuleDoc(
-        meaning="What a step on one batch gains, the next step on another batch loses again: training is slow and its "
-        "loss noisy.",
-        why="The batches are too small for their noise, their labels are noise, or the samples have nothing in common.",
+        meaning="The gradients of different batches disagree: a step on one batch is undone by the step on the "
+        "next. Training is slow and the loss is noisy.",
+        why="The batches are too small for their noise, the labels are noisy, or the samples have nothing in common.",
         numbers=(
             (
                 f"mean cosine between the gradients of whole batches, of {LEAST_BATCHES} or more, weighted by their "
@@ -65,7 +65,7 @@ RULE = Rule(
             batches = [(torch.eye(8)[[0, 1]], torch.tensor([[1.0], [2.0]])) for i in range(4)]
             loss = "mse"
         """,
-        ignore="Where you know the batches to be noisy, and the loss falls all the same.",
+        ignore="You can ignore it where you know that the batches are noisy, and the loss falls.",
         measured="The examples and the healthy controls have 0.36 and more, but for one with 0.04 that trains well; "
         "hence a note.",
     ),

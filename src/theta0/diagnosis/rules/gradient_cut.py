@@ -143,11 +143,12 @@ RULE = Rule(
     brings=(SILENCE - {"dead-units"}) | {"unused-parameters", "learning-rate-too-low", "learning-rate-too-high"},
     fault="the forward pass",
     doc=RuleDoc(
-        meaning="The loss depends on these parameters by its value, but not by its gradient: they are never trained. "
-        "Or a summand of the loss has no gradient: training cannot lower it.",
-        why="`detach`, `.data`, `no_grad`, `.item()`, numpy or a tensor built anew between the parameters and the "
-        "loss; `argmax`, a comparison or rounding, whose derivative is zero; or a derivative of a piecewise linear "
-        "network, whose second derivative is zero, as in a physics-informed loss with ReLU.",
+        meaning="The loss depends on these parameters, but no gradient flows back to them, so they are never "
+        "trained. Or a term of the loss has no gradient, so training cannot lower it.",
+        why="Between the parameters and the loss there is a `detach`, `.data`, `no_grad`, `.item()`, numpy, or "
+        "a tensor that is created from values; or an operation with derivative zero (`argmax`, a "
+        "comparison, rounding); or a second derivative of a piecewise linear network, which is zero, as in "
+        "a physics-informed loss with ReLU.",
         numbers=(
             (
                 "trained parameters that get no gradient by any path though the loss depends on them, as a share of "
@@ -191,6 +192,7 @@ RULE = Rule(
 
             model = Net()
         """,
-        ignore="Where a part is not to be trained: then freeze it, so that the optimizer does not hold it either.",
+        ignore="You can ignore it where the part is not meant to be trained: then freeze it, so that the "
+        "optimizer does not hold it either.",
     ),
 )

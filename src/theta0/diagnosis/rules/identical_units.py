@@ -44,9 +44,9 @@ RULE = Rule(
     brings=SILENCE | {"activation-shift"},
     remedies=("redraw",),
     doc=RuleDoc(
-        meaning="Several units compute the same number and receive the same gradient, so they stay equal for as long "
-        "as you train. The layer has fewer units than it seems to have.",
-        why="The weights were filled with one constant, or the same row was copied.",
+        meaning="Several units compute the same value and receive the same gradient, so they stay equal during "
+        "training. The layer has fewer units than it seems to have.",
+        why="The weights were filled with one constant, or a row was copied.",
         numbers=(
             (
                 "share of units with the weights (not all zero) and, within 30 %, the gradient of another unit; not of "
@@ -66,7 +66,8 @@ RULE = Rule(
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             nn.init.constant_(model[2].weight, 0.1)  # the last layer's units are parted by their targets
         """,
-        ignore="Where copies are the purpose and something parts them later, such as dropout or noise on the weights.",
+        ignore="You can ignore it where copies are intended and something separates them later, such as dropout "
+        "or noise on the weights.",
         measured="A vector of scales, as of a normalisation, has no units: this was learned from a false alarm on a "
         "library model.",
     ),

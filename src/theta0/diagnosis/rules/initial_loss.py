@@ -74,10 +74,11 @@ RULE = Rule(
     revise=revise,
     refutable=True,
     doc=RuleDoc(
-        meaning="Before it has seen any data the network is confidently wrong. The first steps are large and only undo "
-        "that; what they do to the weights on the way may not be undone.",
-        why="The outputs are too large: a last layer with large weights, an embedding used as the output weight, or "
-        "signals that have grown. In regression also targets far from zero.",
+        meaning="Before training, the network is confidently wrong. The first steps are large and only undo this, "
+        "and what they do to the weights meanwhile may not be undone.",
+        why="The outputs are too large: because of large weights in the last layer, an embedding that is also "
+        "used as the output weight, or signals that have grown. In a regression, targets far from zero "
+        "have the same effect.",
         numbers=(
             (
                 "first loss over the loss of the best predictor that ignores its input, or of equal probabilities "
@@ -95,7 +96,7 @@ RULE = Rule(
             nn.init.normal_(model[-1].weight, std=100)
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
-        ignore="Where a pretrained network meets new targets and you train with a warm-up.",
+        ignore="You can ignore it where a pretrained network is trained on new targets with a warm-up.",
         measured="The thresholds were loosened after false alarms on particular networks that train; they are fitted "
         "to those.",
     ),

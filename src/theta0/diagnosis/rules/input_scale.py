@@ -180,11 +180,11 @@ RULE = Rule(
     revise=revise,
     refutable=True,
     doc=RuleDoc(
-        meaning="The data are far larger than what initial weights are drawn for. The first layer's outputs are as "
-        "large, bounded nonlinearities saturate, and the first loss and the curvature are too large. Or they are far "
-        "smaller, the same for all samples, or zero where they meet the first weights: nothing tells samples apart.",
-        why="Raw pixels from 0 to 255, prices, timestamps or physical units go into the network as they are; inputs "
-        "are scaled twice; a basis (splines, radial functions) does not cover the data.",
+        meaning="The inputs are far larger than initial weights are made for: the first layer's outputs, the first "
+        "loss and the curvature are too large, and bounded nonlinearities saturate. Or the inputs are far "
+        "too small, or equal for all samples: the network cannot tell samples apart.",
+        why="Raw pixels from 0 to 255, prices, timestamps or physical units are used as they are; inputs are "
+        "scaled twice; or a basis (splines, radial functions) does not cover the data.",
         numbers=(
             (
                 "root mean square of the data as the first layer meets them, where no normalisation follows and the "
@@ -216,6 +216,6 @@ RULE = Rule(
             batches = [(inputs * 1000, targets)]
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
-        ignore="Where the first weights were made for data of this scale, for example by dividing them by it.",
+        ignore="You can ignore it where the first weights were made for data of this scale, for example divided by it.",
     ),
 )

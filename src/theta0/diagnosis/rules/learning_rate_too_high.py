@@ -130,10 +130,10 @@ RULE = Rule(
     place=Place.LEARNING_RATE,
     fault="the learning rate",
     doc=RuleDoc(
-        meaning="The first steps overshoot: the loss rises or becomes NaN, or the network that training continues with "
-        "has little to do with the start that was drawn.",
-        why="The loss is curved more strongly than the rate allows, or the first gradient is as large as the weights, "
-        "as with regression targets that were not standardised.",
+        meaning="The first steps overshoot: the loss rises or becomes NaN, or the steps are so large that they "
+        "destroy the initialization.",
+        why="The curvature of the loss is too large for this learning rate, or the first gradient is as large "
+        "as the weights, as with regression targets that were not standardized.",
         numbers=(
             (
                 "in a trial, the way from the first loss to what shows learning that a run goes at the rate and at a "
@@ -170,7 +170,7 @@ RULE = Rule(
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             learning_rate = 0.1
         """,
-        ignore="Where the rate is reached by a warm-up, and the first steps are far below it.",
+        ignore="You can ignore it where a warm-up leads to this rate, so that the first steps are far below it.",
         measured="""
             **Over the bound.** Plain ResNets on digits, MNIST and a JPEG copy of CIFAR-10: 75 of 75 runs fell at 1.6
             times 2/λ, 33 of 75 at 4 times (`theta0 reproduce furusho2020thesis fig17`, `fig22`). A transformer trained

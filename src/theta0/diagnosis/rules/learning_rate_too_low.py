@@ -135,10 +135,10 @@ RULE = Rule(
     fault="the learning rate",
     revise=revise,
     doc=RuleDoc(
-        meaning="Nothing is wrong with the start, but the steps are so small that the loss will hardly move.",
-        why="A rate from another optimizer or another model, or an exponent that is off by a few. Or a schedule that "
-        "is made for epochs and steps with every batch, or whose warm-up is a whole division. Schedules are known of "
-        "training scripts, whose steps are watched, and else by `rates`.",
+        meaning="The start is fine, but the steps are so small that the loss will hardly change.",
+        why="The rate comes from another optimizer or another model, or its exponent is wrong. Or a schedule "
+        "that is made for epochs is stepped after every batch, or its warm-up is an integer division that "
+        "gives 0. theta0 knows schedules from training scripts, which it watches, or from `rates`.",
         numbers=(
             (
                 "of a script's schedule, the sum of all rates over the highest one, where they fade from the first "
@@ -178,7 +178,7 @@ RULE = Rule(
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             learning_rate = 0.1
         """,
-        ignore="Where a pretrained network is to change only a little.",
+        ignore="You can ignore it where a pretrained network is meant to change only a little.",
         measured="The least ratio seen on a network that trains was 3e-4.",
     ),
 )

@@ -60,8 +60,8 @@ RULE = Rule(
     place=Place.OUTPUT,
     fault="the forward pass",
     doc=RuleDoc(
-        meaning="The network can only learn a linear function of its inputs, at the price of a deep one.",
-        why="The activations were left out, or are applied and their result is not used.",
+        meaning="The network can learn only a linear function of its inputs, although it has several layers.",
+        why="The activation functions are missing, or they are called and their results are not used.",
         numbers=(
             (
                 "weights in a row on the way to the output, where no nonlinearity lies between any two",
@@ -74,6 +74,6 @@ RULE = Rule(
         command="No command changes your model.",
         ill="model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 3))",
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
-        ignore="A note, where a low rank or a separable filter is the purpose, as in a linear autoencoder.",
+        ignore="You can ignore a note where a low rank or a separable filter is intended, as in a linear autoencoder.",
     ),
 )

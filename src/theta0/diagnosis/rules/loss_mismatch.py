@@ -111,11 +111,11 @@ RULE = Rule(
     brings=frozenset({"initial-loss", "learning-rate-too-high", "squashed-output", "exploding-gradients"}),
     fault="the output and the loss",
     doc=RuleDoc(
-        meaning="The loss is defined for other values than it is given. It then has no minimum, falls without end, or "
-        "has its minimum where nothing useful is learned.",
-        why="Masks of 0 and 255 or labels of -1 and 1 in binary cross-entropy, raw scores in `nll_loss` or `kl_div`, "
-        "labels of 0 and 1 in a hinge loss, standardised counts in a Poisson loss, a loss with the wrong sign, or a "
-        "squared error on classes.",
+        meaning="The loss is not defined for the values that it receives. It then has no minimum, falls without "
+        "end, or has its minimum where nothing useful is learned.",
+        why="Masks of 0 and 255 or labels of -1 and 1 in a binary cross-entropy, raw scores in `nll_loss` or "
+        "`kl_div`, labels of 0 and 1 in a hinge loss, standardized counts in a Poisson loss, a loss with "
+        "the wrong sign, or a squared error on class numbers.",
         numbers=(
             (
                 "targets outside [0, 1] (binary cross-entropies), negative or of sum other than 1 (cross-entropy, "
@@ -149,7 +149,7 @@ RULE = Rule(
             model, loss = nn.Linear(8, 1), "bce"
             batches = [(inputs, (inputs.sum(1, keepdim=True) > 0).float())]
         """,
-        ignore="A squared error on whole numbers that are counts or ratings; a squared error on classes (the Brier "
-        "score) that trains well enough.",
+        ignore="You can ignore a squared error on whole numbers that are counts or ratings, and a squared error "
+        "on classes (the Brier score) that trains well enough.",
     ),
 )

@@ -141,9 +141,11 @@ RULE = Rule(
     place=Place.LOSS,
     fault="the output and the loss",
     doc=RuleDoc(
-        meaning="One summand of the loss decides alone where training goes; or a summand has no say at all.",
-        why="One is a sum over entries where the other is a mean, their units differ, or a weight is wrong by powers "
-        "of ten. A gradient of exactly zero comes from a weight of zero, or from a penalty that is not violated yet.",
+        meaning="One term of the loss outweighs all others, so that it alone decides what is learned; or one term "
+        "has no effect.",
+        why="One term is a sum over entries where the other is a mean, the terms have different units, or a "
+        "weight is wrong by powers of ten. A gradient of exactly zero comes from a weight of zero, or from "
+        "a penalty that is not active yet.",
         numbers=(
             (
                 f"where summands that compare with no data have {DWARFED:g} times the gradient of those that do: "
@@ -182,6 +184,6 @@ RULE = Rule(
             def loss(outputs, targets):
                 return nn.functional.cross_entropy(outputs, targets) + 1e-3 * outputs.square().mean()
         """,
-        ignore="Where the small summand only breaks ties, or grows by a schedule.",
+        ignore="You can ignore it where the small term only breaks ties, or is increased by a schedule.",
     ),
 )

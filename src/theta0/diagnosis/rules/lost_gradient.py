@@ -141,11 +141,12 @@ RULE = Rule(
     fault="what is trained",
     revise=revise,
     doc=RuleDoc(
-        meaning="The backward pass makes a gradient, and the optimizer's step finds nothing, or next to nothing, of "
-        "it: the weights hardly move, whatever the network is.",
-        why="`zero_grad()` between `backward()` and `step()`; `clip_grad_norm_` to a tiny norm; clipping of gradients "
-        "that a `GradScaler` still holds multiplied by its scale, before `unscale_`; gradients multiplied by a small "
-        "number by hand. It is known of training scripts, whose steps are watched, and else by `gradient_kept`.",
+        meaning="The backward pass computes a gradient, but at the optimizer's step it is zero or almost zero: the "
+        "weights hardly change.",
+        why="`zero_grad()` is called between `backward()` and `step()`; `clip_grad_norm_` clips to a tiny "
+        "norm; gradients are clipped while they are still multiplied by the scale of a `GradScaler`, "
+        "before `unscale_`; or gradients are multiplied by a small number. theta0 knows this from training "
+        "scripts, which it watches, or from `gradient_kept`.",
         numbers=(
             (
                 "share of the gradient's norm that the step finds, the median of the steps seen; a loss scale that is "
@@ -173,7 +174,7 @@ RULE = Rule(
             optimizer, learning_rate = "sgd", 0.1
             gradient_kept = 0.2  # clipped from a norm of 5 to 1
         """,
-        ignore="Where the first steps are clipped on purpose, and later ones are not.",
+        ignore="You can ignore it where the first steps are clipped on purpose, and later ones are not.",
         measured="A normal step moves weights by about a thousandth of their norm. Clipping an exploding gradient to 1 "
         "keeps a small share of it and still makes such steps, so that the share alone is no fault.",
     ),

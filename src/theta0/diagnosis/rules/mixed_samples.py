@@ -141,11 +141,13 @@ RULE = Rule(
     brings=frozenset({"vanishing-activations", "constant-output", "activation-shift", "initial-loss"}),
     fault="the forward pass",
     doc=RuleDoc(
-        meaning="What the network says of a sample depends on which others are in the batch, although no batch "
-        "statistics are on: positions of different samples see each other, and often those of one sample do not. Or a "
-        "position sees the next one, which it is to predict: training goes well, and the network is of no use.",
-        why="Batch and sequence axes exchanged (`batch_first`), a softmax or a norm over the batch axis, a `reshape` "
-        "or `view` where a transpose is meant. Of positions: a mask that is missing, inverted, or off by one.",
+        meaning="The output for one sample depends on the other samples in the batch, although the network has no "
+        "batch statistics: attention or another operation runs over the batch instead of over the "
+        "sequence. Or a position sees the next token, which it has to predict: the training loss falls, "
+        "but the network is of no use.",
+        why="The batch and sequence axes are exchanged (`batch_first`), a softmax or a norm runs over the "
+        "batch axis, or a `reshape` or `view` is used where a transpose is meant. For positions: a mask is "
+        "missing, inverted, or off by one.",
         numbers=(
             (
                 "change of the outputs whose own inputs stay, over that of those whose inputs are exchanged, in "
@@ -191,7 +193,8 @@ RULE = Rule(
 
             model = Net(-1)
         """,
-        ignore="Where samples are meant to see each other, as in attention between the rows of a table. Means and "
-        "variances over the batch, constant graphs and outputs for pairs of samples are left out.",
+        ignore="You can ignore it where samples are meant to interact, as in attention between the rows of a "
+        "table. Means and variances over the batch, constant graphs and outputs for pairs of samples are "
+        "not reported.",
     ),
 )

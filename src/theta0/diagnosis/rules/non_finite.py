@@ -137,9 +137,9 @@ RULE = Rule(
     brings=frozenset({"exploding-activations", "exploding-gradients", "initial-loss", "dead-units", "saturated-units"}),
     remedies=("redraw", "branch-scale", "recurrent", "gain-guard", "unit-variance", "type-defaults"),
     doc=RuleDoc(
-        meaning="Somewhere a number is NaN or infinite. After one step so are all the weights that it reaches.",
-        why="A parameter made by `torch.empty` was never initialized; signals grow past the largest number, soonest in "
-        "half precision; or something like `log(0)`, `0/0` or the slope of `sqrt` at 0 is computed.",
+        meaning="A number is NaN or infinite. After one step, so are all weights that it reaches.",
+        why="A parameter created by `torch.empty` was never initialized; signals overflow, soonest in half "
+        "precision; or an operation such as `log(0)`, `0/0` or the derivative of `sqrt` at 0 is computed.",
         numbers=(
             (
                 "share of NaN or infinite entries: of a parameter (before any forward pass), of a layer's output, of a "
@@ -160,6 +160,6 @@ RULE = Rule(
             model[0].weight.data[0, 0] = float("nan")
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
-        ignore="Never.",
+        ignore="Do not ignore it.",
     ),
 )

@@ -93,9 +93,11 @@ RULE = Rule(
     brings=frozenset({"learning-rate-too-low"}),
     fault="what is trained",
     doc=RuleDoc(
-        meaning="The weights do not move although the gradients are right, or the first step makes them infinite.",
-        why="A bfloat16 number has 8 bits: a change below 0.4 % of a weight rounds to nothing. In float16 the squares "
-        "that Adam keeps, and its epsilon, are below the smallest number.",
+        meaning="The number format is too coarse: the weights do not change although the gradients are right, or "
+        "the first step makes them infinite.",
+        why="A bfloat16 number has 8 bits of precision: a change below 0.4 % of a weight is rounded to "
+        "nothing. In float16, the squared gradients that Adam keeps, and its epsilon, are below the "
+        "smallest number.",
         numbers=(
             (
                 "share of half-precision weights whose step (rate × gradient; the rate itself with Adam) is below half "
@@ -114,6 +116,6 @@ RULE = Rule(
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             optimizer, learning_rate = "adam", 1e-5
         """,
-        ignore="Where the optimizer keeps float32 copies of the weights, or rounds stochastically.",
+        ignore="You can ignore it where the optimizer keeps float32 copies of the weights, or rounds stochastically.",
     ),
 )

@@ -42,10 +42,10 @@ RULE = Rule(
     revise=with_branch_scale,
     refutable=True,
     doc=RuleDoc(
-        meaning="A sigmoid, tanh or clamp is at its bounds for most inputs. Its slope there is next to zero, and so is "
-        "the gradient that it passes on.",
-        why="What the nonlinearity is given is too large: large weights, large biases, data that were not "
-        "standardised, or a residual stream that has grown.",
+        meaning="A sigmoid, tanh or clamp is at its bounds for most inputs. Its slope there is almost zero, and so "
+        "is the gradient behind it.",
+        why="The inputs of the nonlinearity are too large: large weights, large biases, data that were not "
+        "standardized, or a residual stream that has grown.",
         numbers=(
             (
                 "share of inputs of a bounded nonlinearity at which its slope is below 5 % of its maximum; of a clamp "
@@ -65,7 +65,8 @@ RULE = Rule(
             model[0].weight.data *= 1000
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
-        ignore="Where a gate is meant to be closed or open at the start, as by a large bias.",
+        ignore="You can ignore it where a gate is meant to be open or closed at the start, for example by a large "
+        "bias.",
         measured="""
             | saturated share (sigmoid, tanh) | networks | trained | stuck |
             | --- | --- | --- | --- |

@@ -36,9 +36,9 @@ RULE = Rule(
     place=Place.BATCH_SIZE,
     fault="batch normalisation",
     doc=RuleDoc(
-        meaning="The mean and the variance by which batch normalisation normalises are mostly noise, and the running "
-        "statistics used later are far from those of training.",
-        why="The batches are small, and the layer sees no positions beside the samples, as after pooling.",
+        meaning="The mean and the variance that batch normalization uses are mostly noise, and the running "
+        "statistics, which are used in evaluation mode, differ from them.",
+        why="The batches are small, and the layer has only one position per sample, as after pooling.",
         numbers=(
             (
                 "values per channel under batch normalisation in training mode",
@@ -53,6 +53,6 @@ RULE = Rule(
             batches = [(inputs[:4], targets[:4])]
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))",
-        ignore="Where you diagnose on smaller batches than you train on.",
+        ignore="You can ignore it where you diagnose on smaller batches than you train on.",
     ),
 )

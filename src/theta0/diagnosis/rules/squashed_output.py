@@ -111,10 +111,10 @@ RULE = Rule(
     fault="the output and the loss",
     revise=revise,
     doc=RuleDoc(
-        meaning="The loss cannot become small, however long you train, because the last operation keeps the outputs "
-        "away from where its minimum is.",
-        why="Usually a softmax or a sigmoid stands before a loss that applies its own, or a tanh or ReLU before "
-        "targets that lie outside its range. Inner products of unit vectors lie between -1 and 1 and need a scale.",
+        meaning="The loss cannot become small, because the last operation keeps the outputs away from the values "
+        "that would minimize it.",
+        why="A softmax or a sigmoid is applied before a loss that applies it too, or a tanh or ReLU before "
+        "targets outside its range. Inner products of unit vectors lie between -1 and 1 and need a scale.",
         numbers=(
             (
                 "least loss within the interval to which the last operations (softmax, sigmoid, tanh, ReLU, clamp, "
@@ -128,7 +128,7 @@ RULE = Rule(
         command="No command changes your model: remove the operation in the target's `model()`.",
         ill="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3), nn.Softmax(1))",
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
-        ignore="Where the loss need not become small, as where the targets are so noisy that the confined least is as "
-        "good as it gets.",
+        ignore="You can ignore it where the loss does not have to become small, for example where the targets are "
+        "so noisy that nothing better is possible.",
     ),
 )

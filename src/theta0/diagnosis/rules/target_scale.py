@@ -51,10 +51,10 @@ RULE = Rule(
     fault="the data",
     refutable=True,
     doc=RuleDoc(
-        meaning="The targets of a regression lie hundreds of times as far from zero as the outputs. With an adaptive "
-        "optimizer each step moves the outputs by about the rate times the width, so that they crawl; with gradient "
-        "descent the first gradients are as large as the targets.",
-        why="Prices, returns, temperatures in kelvin or years as they are.",
+        meaning="The targets of a regression are hundreds of times larger than the outputs. With an adaptive "
+        "optimizer, each step moves the outputs by about the learning rate times the width, so training "
+        "takes very long; with gradient descent, the first gradients are as large as the targets.",
+        why="Prices, returns, temperatures in kelvin or years are used as they are.",
         numbers=(
             (
                 "root mean square of the targets over that of the outputs, or over 1 where that is larger",
@@ -77,6 +77,7 @@ RULE = Rule(
             model, loss = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)), "mse"
             batches = [(inputs, inputs.sum(1, keepdim=True))]
         """,
-        ignore="Where the last bias starts at the targets' mean and the last layer is scaled to their spread.",
+        ignore="You can ignore it where the last bias is initialized to the mean of the targets and the last "
+        "layer is scaled to their standard deviation.",
     ),
 )

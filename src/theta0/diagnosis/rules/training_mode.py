@@ -69,10 +69,11 @@ RULE = Rule(
     fault="what is trained",
     brings=frozenset({"frozen-batch-norm"}),
     doc=RuleDoc(
-        meaning="What is trained is not the network in the form in which it should be: without its regularization, "
-        "with stored statistics, or with next to no signal.",
-        why="`model.eval()` after an evaluation or by loading a pretrained model, with no `model.train()` after it; or "
-        "a keep probability given as `nn.Dropout`'s p.",
+        meaning="The network is trained in the wrong mode: without its regularization, with stored statistics, or "
+        "with almost all of its signal dropped.",
+        why="`model.eval()` was called for an evaluation or by a function that loads a pretrained model, and "
+        "`model.train()` was not called after it; or a keep probability was given as the p of "
+        "`nn.Dropout`.",
         numbers=(
             (
                 "dropout and normalization layers in evaluation mode, where the model and all of them are",
@@ -88,6 +89,6 @@ RULE = Rule(
             model.eval()
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 3))",
-        ignore="Where dropout and statistics are frozen on purpose, as in fine-tuning.",
+        ignore="You can ignore it where dropout and statistics are frozen on purpose, as in fine-tuning.",
     ),
 )

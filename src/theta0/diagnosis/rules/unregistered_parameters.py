@@ -92,11 +92,12 @@ RULE = Rule(
     place=Place.LOSS,
     fault="what is trained",
     doc=RuleDoc(
-        meaning="The network computes with weights that the optimizer does not hold: they stay at random for ever, are "
-        "not saved in the state dict and do not follow `model.to(device)`.",
-        why="Layers in a plain list or dictionary, parameters in a tuple, or layers that `forward` makes anew in each "
-        "call. Only modules and parameters that are attributes, or lie in `nn.ModuleList` and its like, are found by "
-        "`model.parameters()`. Of the optimizer: layers that were added or replaced after it was made.",
+        meaning="The network uses weights that the optimizer does not hold. They keep their random values, are "
+        "missing from the state dict, and do not follow `model.to(device)`.",
+        why="Layers are kept in a plain list or dictionary, parameters in a tuple, or `forward` creates layers "
+        "in each call. `model.parameters()` finds only modules and parameters that are attributes, or are "
+        "in `nn.ModuleList` and similar containers. Or layers were added or replaced after the optimizer "
+        "was created.",
         numbers=(
             (
                 "tensors that need a gradient, are used where a gradient reaches them and are not in "
@@ -139,6 +140,7 @@ RULE = Rule(
 
             model = Net()
         """,
-        ignore="Where the weights are meant to stay as they are: then switch their gradients off.",
+        ignore="You can ignore it where the weights are meant to stay as they are: then call "
+        "`requires_grad_(False)` on them.",
     ),
 )

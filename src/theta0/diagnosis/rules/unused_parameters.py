@@ -52,9 +52,9 @@ RULE = Rule(
     place=Place.UNUSED,
     fault="the forward pass",
     doc=RuleDoc(
-        meaning="The parameters are part of the model and are given to the optimizer, but nothing that they do reaches "
-        "the loss. They are never trained.",
-        why="A layer that `forward` does not call, or an output that the loss does not use.",
+        meaning="The parameters belong to the model and the optimizer holds them, but they have no effect on the "
+        "loss. They are never trained.",
+        why="`forward` does not call a layer, or the loss does not use an output.",
         numbers=(
             (
                 "parameters that the loss does not depend on",
@@ -70,6 +70,7 @@ RULE = Rule(
             model.spare = nn.Linear(8, 3)
         """,
         healthy="model = nn.Linear(8, 3)",
-        ignore="A note, where the layer is for later, or is used only by inputs that these batches lack.",
+        ignore="You can ignore a note where the layer is for later, or is used only by inputs that do not occur "
+        "in these batches.",
     ),
 )

@@ -82,10 +82,10 @@ RULE = Rule(
     remedies=("unit-variance", "lcw"),
     refutable=True,
     doc=RuleDoc(
-        meaning="The layers' outputs hardly depend on the sample any more: the last layer has nothing to tell samples "
-        "apart by, and the gradient that reaches the first layers is as small.",
-        why="Each layer multiplies the signal by a factor below one, because its weights are too small for its fan-in "
-        "and its nonlinearity. Over many layers the factors multiply.",
+        meaning="The layers' outputs hardly depend on the sample any more. The last layer cannot tell samples "
+        "apart, and the gradient that reaches the first layers is as small.",
+        why="Each layer multiplies the signal by a factor below one, because its weights are too small for its "
+        "fan-in (its number of inputs) and its nonlinearity. Over many layers the factors multiply.",
         numbers=(
             (
                 "standard deviation *between samples* over the root mean square, unbroken to the last layer, and not "
@@ -118,6 +118,6 @@ RULE = Rule(
             for layer in model[::2]:
                 nn.init.orthogonal_(layer.weight)
         """,
-        ignore="Where the samples that you diagnose on are nearly equal to begin with.",
+        ignore="You can ignore it where the samples in the batches are nearly equal.",
     ),
 )

@@ -78,10 +78,11 @@ RULE = Rule(
     remedies=("long-memory", "recurrent", "lcw", "unit-variance"),
     refutable=True,
     doc=RuleDoc(
-        meaning="The first layers, or the first time steps, receive next to no gradient: they stay as they were drawn "
-        "while the rest of the network learns on top of them.",
-        why="Going backward, each layer multiplies the gradient by its weights and the slopes of its nonlinearity. "
-        "Saturated or shifted activations have small slopes; over many layers or steps the factors multiply.",
+        meaning="The first layers, or the first time steps, receive almost no gradient: they keep their initial "
+        "values while the last layers learn.",
+        why="In the backward pass, each layer multiplies the gradient by its weights and by the slope of its "
+        "nonlinearity. Saturated or shifted activations have small slopes; over many layers or time steps "
+        "the factors multiply.",
         numbers=(
             (
                 "norm of the loss's gradient at a layer's preactivations times their root mean square (what a relative "
@@ -107,7 +108,7 @@ RULE = Rule(
             model = nn.Sequential(*layers, nn.Linear(8, 3))
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 3))",
-        ignore="The warning about time steps, where the task needs only the last steps.",
+        ignore="You can ignore the warning about time steps where the task needs only the last steps.",
         measured="""
             | gradient norm times root mean square, first layer over largest | networks | trained | stuck |
             | --- | --- | --- | --- |

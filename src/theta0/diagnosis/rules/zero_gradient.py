@@ -97,11 +97,12 @@ RULE = Rule(
     brings=SILENCE - {"zero-gradient"},
     remedies=("wake", "unit-variance"),
     doc=RuleDoc(
-        meaning="These parameters never change: their gradient is exactly zero now and remains so after steps of "
-        "training.",
-        why="Both factors of a product start at zero, so each one's gradient, which is a multiple of the other, is "
-        "zero; or what the parameter feeds is off on every sample. One zero factor alone, as in a residual branch that "
-        "starts at zero, is no fault: it moves in the first step.",
+        meaning="The gradient of these parameters is exactly zero, and it is still zero after some steps of "
+        "training. They never change.",
+        why="Both factors of a product are initialized to zero, and the gradient of each is a multiple of the "
+        "other; or the units that use the parameter are inactive on every sample. One factor of zero "
+        "alone, as in a residual branch that is initialized to zero, is no problem: it changes in the "
+        "first step.",
         numbers=(
             (
                 f"parameters whose gradient is exactly zero, and still is after {STEPS} steps on a copy",
@@ -121,7 +122,7 @@ RULE = Rule(
             model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Linear(16, 3, bias=False))
             nn.init.zeros_(model[1].weight)
         """,
-        ignore="A note, where the parameter is used only by inputs that these batches lack.",
+        ignore="You can ignore a note where the parameter is used only by inputs that do not occur in these batches.",
         measured="The severity was loosened after false alarms on particular networks that train; it is fitted to "
         "those.",
     ),
