@@ -668,7 +668,7 @@ def test_a_fault_of_the_library_is_called_one_and_shows_where_on_request(tmp_pat
     for options, shown in (((), False), (("--traceback",), True)):
         done = inside("diagnose", path, *options)
         assert done.exit_code == 2
-        assert "got KeyError: 'inside'; this is a fault of theta0's: please report it" in done.stderr
+        assert "unexpected KeyError: 'inside'; this is a bug in theta0: please report it" in done.stderr
         assert ("Traceback" in done.stderr) is shown
 
 

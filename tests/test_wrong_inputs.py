@@ -207,7 +207,7 @@ def test_a_wrong_input_is_answered_in_one_paragraph(name, tmp_path, unchecked):
     result, said = answered(tmp_path, wrong)
     assert result.exit_code == 2, (result.exit_code, said, result.exception)
     assert [part for part in wrong.said if part not in said] == [], said
-    assert "fault of theta0's" not in said
+    assert "bug in theta0" not in said
     assert "Traceback" not in said
     assert len(said) < 900, said
     assert result.stdout == ""

@@ -83,7 +83,7 @@ def test_a_fit_goes_on_bit_for_bit_as_without(samples):
 
 def test_a_module_that_cannot_train_is_stopped_before_its_first_step():
     module, callback = Classifier(gain=0.0, rate=1e4), DiagnoseStart()
-    with pytest.raises(theta0.NotTrainableError, match="not fit to train") as raised:
+    with pytest.raises(theta0.NotTrainableError, match="Not ready to train") as raised:
         trainer(callback).fit(module, loader())
     assert module.losses == []
     assert raised.value.diagnosis is callback.diagnosis
@@ -94,7 +94,7 @@ def test_it_may_only_log(caplog):
     callback = DiagnoseStart("never")
     with caplog.at_level(logging.INFO, "theta0"):
         trainer(callback).fit(Classifier(gain=0.0, rate=1e4), loader())
-    assert "not fit to train" in caplog.text
+    assert "Not ready to train" in caplog.text
     assert len(caplog.text.splitlines()) <= 13
 
 

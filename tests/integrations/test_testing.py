@@ -39,7 +39,7 @@ def test_a_failure_says_in_about_ten_lines_what_is_wrong_and_what_to_do():
     lines = str(raised.value).splitlines()
     assert 4 <= len(lines) <= 13
     assert max(map(len, lines)) <= 130
-    assert lines[0].startswith("This start is not fit to train")
+    assert lines[0].startswith("Not ready to train")
     assert any("dead-units" in line for line in lines)
     assert any("→ theta0." in line for line in lines)
     assert "TARGET" not in str(raised.value)
@@ -92,5 +92,5 @@ def test_a_test_of_a_user_fails_with_that_text(pytester):
     installed = any(entry.value == "theta0.integrations.testing" for entry in entry_points(group="pytest11"))
     result = pytester.runpytest_subprocess(*([] if installed else ["-p", "theta0.integrations.testing"]), "-q")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E*AssertionError: This start is not fit to train*"])
+    result.stdout.fnmatch_lines(["E*AssertionError: Not ready to train*"])
     assert "_stopping.py" not in result.stdout.str()

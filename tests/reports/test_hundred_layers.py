@@ -74,7 +74,7 @@ def test_a_hundred_layers_are_one_screen_that_leads_with_a_sentence(name, option
     found, lines = report_of(model, **options)
     assert len(lines) <= SCREEN
     assert max(map(len, lines)) <= COLUMNS
-    sentence = "Nothing wrong was found at this start" if healthy else "This start is not fit to train"
+    sentence = "No problem was found" if healthy else "Not ready to train"
     assert lines[0].startswith(f"deep.py: {sentence}")
     assert found.healthy is healthy
     causes = [f for f in found.findings if not f.cause]

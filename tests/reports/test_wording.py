@@ -73,11 +73,10 @@ def test_amounts_agree_with_their_noun():
 
 def test_verdicts():
     assert diagnosis_verdict(cases.deep_sigmoid()) == (
-        "This start is not fit to train: 3 errors, 1 note; first of all activation-shift at hidden.1, "
-        "from which 2 others follow."
+        "Not ready to train: 3 errors, 1 note. Fix first: activation-shift at hidden.1; 2 others follow from it."
     )
-    assert diagnosis_verdict(cases.healthy()) == "Nothing wrong was found at this start (1 note)."
-    assert diagnosis_verdict(cases.empty()) == "Nothing was measured at this start."
+    assert diagnosis_verdict(cases.healthy()) == "No problem was found (1 note)."
+    assert diagnosis_verdict(cases.empty()) == "Nothing was measured."
     assert "can train" in diagnosis_verdict(cases.hostile())
     assert treatment_verdict(cases.kept()) == (
         "lcw was kept: held-out loss 0.172 after 100 steps, where the start as given is at 2.31."

@@ -50,8 +50,8 @@ def errors(show: bool, store: Path | None = None) -> Iterator[None]:
         if show:
             print_exc()
         fail(
-            f"expected to get through, got {type(error).__name__}: {error}; this is a fault of theta0's: "
-            "please report it with what --traceback shows"
+            f"unexpected {type(error).__name__}: {error}; this is a bug in theta0: "
+            "please report it with the output of --traceback and of diagnose --json"
         )
     except KeyboardInterrupt:
         kept = store is not None and store.is_file() and store.stat().st_size > 0

@@ -225,7 +225,7 @@ def _verdict(bench: Bench, given: Trial, proof: Proof | None, trains: bool, diag
     fell = f"after {len(given.run.losses)} steps the loss is {given.final():.3g}"
     constant = f"less than {bench.given.scale[0]:.3g} shows that it learns"
     if trains:
-        return f"It trains: {fell}, where {constant}; no module drawn anew makes it better."
+        return f"It trains: {fell}, where {constant}; initializing no module again makes it better."
     serious = [f for f in diagnosis.findings if f.severity != "note"]
     named = f" The diagnosis names {serious[0].code}: {serious[0].message}" if serious else " The cause is not known."
     return f"Not proven: {fell}, where {constant}, and no single change that was tried makes it train.{named}"

@@ -209,7 +209,7 @@ def refuse_constant(who: str, call: LinearCall, deviation: float) -> NoReturn:
     how = "does not vary" if deviation == 0 else "is not finite"
     raise ValueError(
         f"{who}: layer {call.layer!r}: expected an output that varies, got one that {how} "
-        f"(standard deviation {deviation}); draw its weight anew, or leave it alone with "
+        f"(standard deviation {deviation}); initialize its weight again, or leave it alone with "
         f"skip=[{call.owner.layer!r}]"
     )
 

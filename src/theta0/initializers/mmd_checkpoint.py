@@ -114,11 +114,11 @@ def read_progress(
 
 
 def _require_the_same(path: Path, counters: dict[str, Any], settings: dict[str, int | float], start: str) -> None:
-    remedy = "pass the same to go on, or name another checkpoint file to begin anew"
+    remedy = "pass the same to go on, or name another checkpoint file to start over"
     if "settings" not in counters:
         raise ValueError(
             f"{path}: expected progress with its settings and its start, got a file of an older version without "
-            "them; name another checkpoint file to begin anew"
+            "them; name another checkpoint file to start over"
         )
     for name, asked in settings.items():
         if counters["settings"].get(name) != asked:

@@ -367,7 +367,7 @@ def _gaussian(step: Step) -> tuple[float, float, str, str, bool] | None:
     if share < 0.5:
         return None
     what = f"gaussian_nll_loss takes variances, and {share:.0%} of these lie at or below its eps of {eps:g}"
-    return share, 0.5, what, "Put softplus before the variance, or exponentiate what the network puts out.", True
+    return share, 0.5, what, "Put softplus before the variance, or exponentiate the network's output.", True
 
 
 _CHECKS: dict[Any, Check] = {

@@ -2,7 +2,9 @@
 
 import textwrap
 
+from theta0._version import page_of
 from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.diagnosis.rules import rule_of
 from theta0.reports.advice import worded
 from theta0.reports.causes import Caused, by_cause
 from theta0.reports.wording import counted, diagnosis_verdict, finding_verdict, located, number, printable
@@ -41,4 +43,5 @@ def _told(finding: Finding) -> list[str]:
     if finding.source_line:
         body[_MESSAGE - 2 :] = [printable(finding.source_line)]
     remedy = [f"→ {worded(printable(finding.remedy), '')}"] if finding.remedy else []
-    return [finding_verdict(finding), *(f"  {line}" for line in [*body, *remedy])]
+    page = [f"more: {page_of(finding.code)}"] if rule_of(finding.code) is not None else []
+    return [finding_verdict(finding), *(f"  {line}" for line in [*body, *remedy, *page])]

@@ -10,7 +10,9 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from theta0._version import page_of
 from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.diagnosis.rules import rule_of
 from theta0.reports.advice import here, worded
 from theta0.reports.causes import by_cause
 from theta0.reports.folding import folded
@@ -69,7 +71,7 @@ def diagnosis_report(diagnosis: Diagnosis, *, target: str) -> RenderableType:
         >>> with console.capture() as captured:
         ...     console.print(diagnosis_report(diagnosis, target="train.py"))
         >>> captured.get().splitlines()[0]
-        'train.py: Nothing wrong was found at this start (1 note).'
+        'train.py: No problem was found (1 note).'
     """
     return Screen(partial(_diagnosis_screen, diagnosis, target))
 
@@ -189,14 +191,16 @@ def _findings(findings: tuple[Finding, ...], room: int, target: str, width: int)
 
 
 def _sources(diagnosis: Diagnosis) -> list[Text]:
-    """The links of what the causes' thresholds rest on."""
+    """The first cause's page, and the links of what the causes' thresholds rest on."""
     named = {
         source.key: source.link
         for caused in by_cause(diagnosis.findings)
         for _, source in named_in(caused.finding.source)
         if source is not None and source.link
     }
-    return [
+    first = diagnosis.findings[0].code
+    page = [Text(f"   more: {page_of(first)}", style="dim")] if rule_of(first) is not None else []
+    return page + [
         Text(f"   source: {key}, {link}", style="dim", no_wrap=True) for key, link in list(named.items())[:MOST_SOURCES]
     ]
 

@@ -12,7 +12,7 @@ NETWORK_LABELS = {
     "loss": "loss",
     "loss_constant": "best constant prediction",
     "loss_uniform": "equal probabilities",
-    "starved_class_share": "classes no sample gets",
+    "starved_class_share": "classes that are never predicted",
     "output_rms": "output size",
     "output_sample_std": "spread between samples",
     "gradient_agreement": "batches agree",
@@ -90,21 +90,21 @@ def extent(finding: Finding) -> str:
 def diagnosis_verdict(diagnosis: Diagnosis) -> str:
     """A diagnosis in one sentence."""
     if not diagnosis.records and not diagnosis.findings:
-        return "Nothing was measured at this start."
+        return "Nothing was measured."
     counts = counted_severities(diagnosis.findings)
     if not diagnosis.healthy:
         first = next(f for f in diagnosis.findings if f.severity == "error")
         follow = next((len(c.consequences) for c in by_cause(diagnosis.findings) if c.finding is first), 0)
-        others = f", from which {_others(follow)}" if follow else ""
-        return f"This start is not fit to train: {counts}; first of all {located(first)}{others}."
+        others = f"; {_others(follow)} from it" if follow else ""
+        return f"Not ready to train: {counts}. Fix first: {located(first)}{others}."
     if any(f.severity == "warning" for f in diagnosis.findings):
-        return f"This start can train, but not as well as it could: {counts}."
+        return f"This network can train, but not as well as it could: {counts}."
     blind = (
         ""
         if "loss" in by_layer(diagnosis.records).get("", {})
         else "; no loss was given, so only the forward pass was seen"
     )
-    return "Nothing wrong was found at this start" + (f" ({counts})" if diagnosis.findings else "") + blind + "."
+    return "No problem was found" + (f" ({counts})" if diagnosis.findings else "") + blind + "."
 
 
 def _others(amount: int) -> str:

@@ -20,7 +20,7 @@ def judge(evidence: Evidence) -> Finding | None:
         threshold=STARVED,
         message=(
             f"The softmax leaves {share:.0%} of the classes without a thousandth of their fair share on any sample: "
-            "their logits' gradients are next to nothing until it has unlearned that. "
+            "the gradients of their logits are almost zero until the network has unlearned this. "
             "Make the outputs smaller, by the last layer's weight or by what feeds it."
         ),
         remedy="theta0 treat TARGET --with head-scale",

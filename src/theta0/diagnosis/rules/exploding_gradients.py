@@ -34,7 +34,7 @@ def judge(evidence: Evidence) -> Finding | None:
         threshold=threshold,
         message=(
             f"Going backward, the gradient grows to {ratio:.1e} times its norm at the last layer, past "
-            f"{WARNING:g} at {grown[0].layer!r}: the first layers would jump. "
+            f"{WARNING:g} at {grown[0].layer!r}: a rate that suits the last layers is too high for the first. "
             "Rescale the weights so that every layer's output has unit variance."
         ),
         remedy="theta0 treat TARGET --with unit-variance",

@@ -81,7 +81,7 @@ RULE = Rule(
                 "judgement",
             ),
             (
-                "the same, or the mean square of what it puts out, where the statistics are of other data",
+                "the same, or the mean square of its output, where the statistics are of other data",
                 f"{STALE:g}: warning; error where a wrong scale or a silent signal follows",
                 "judgement",
             ),

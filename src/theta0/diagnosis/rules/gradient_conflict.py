@@ -24,7 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
         value=agreement,
         threshold=AGREEMENT,
         message=(
-            f"The gradients of different batches hardly agree (mean cosine {agreement:.2g}, while outputs vary between "
+            f"The gradients of different batches disagree (mean cosine {agreement:.2g}, while outputs vary between "
             f"samples by {spread}): each step undoes much of the last. "
             "Larger batches help; scaling the layers for agreement (NIO) may."
         ),

@@ -72,7 +72,7 @@ def _independent(evidence: Evidence) -> Finding | None:
         threshold=CHANCE,
         message=(
             f"In {samples} samples no dependence of targets on inputs is seen (distance covariance: {found:.2g} "
-            "standard deviations above that of permuted targets), and short runs learn next to nothing. See whether "
+            "standard deviations above that of permuted targets), and short runs learn almost nothing. Check whether "
             "inputs and labels still belong together (a shuffle, a sort or a join that moved one of them), and whether "
             "the inputs still hold what the labels are about (a clamp, a crop, an index)."
         ),
@@ -104,7 +104,7 @@ def _by_heart(evidence: Evidence) -> Finding | None:
         message=(
             f"The labels are learned no faster than the same labels permuted among the samples (loss {found.real:.3g} "
             f"and {min(found.permuted):.3g} after {len(found.losses[0])} steps, {found.constant:.3g} without looking): "
-            "what is learned is the samples by heart. See whether inputs and labels still belong together: a shuffle, "
+            "the network memorizes the samples. Check whether inputs and labels still belong together: a shuffle, "
             "a sort or a join that moved one of them."
         ),
         remedy="# compare a few inputs with their labels by eye",

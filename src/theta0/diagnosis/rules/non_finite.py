@@ -40,7 +40,7 @@ def _weights(evidence: Evidence) -> Finding | None:
         threshold=0.0,
         message=(
             f"Parameter {bad[0]!r} holds NaN or infinite values ({share:.0%} of its entries), before any forward "
-            "pass. Initialize it: torch.empty gives memory as it was."
+            "pass. Initialize it: torch.empty does not."
         ),
         remedy=_drawn(bad[0]),
         source="IEEE 754",
@@ -62,7 +62,7 @@ def _left_over(evidence: Evidence) -> Finding | None:
         threshold=LEFT_OVER,
         message=(
             f"Parameter {bad[0]!r} holds values up to {largest:.1e}, as memory that was never initialized does; "
-            "products of them overflow. Initialize it: torch.empty gives memory as it was."
+            "products of them overflow. Initialize it: torch.empty does not."
         ),
         remedy=_drawn(bad[0]),
         source="no initialization draws such numbers; their squares leave float32's range",
@@ -148,7 +148,7 @@ RULE = Rule(
                 "IEEE 754",
             ),
             (
-                "largest magnitude of a parameter: memory as it was",
+                "largest magnitude of a parameter, as of memory that was never initialized",
                 f"{LEFT_OVER:.0e}".replace("+", ""),
                 "no draw makes it",
             ),

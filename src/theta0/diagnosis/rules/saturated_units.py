@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
         threshold=threshold,
         message=(
             f"After layer {flat[0].layer!r} the nonlinearity is flat (slope below 5 % of its maximum) for "
-            f"{flat[0].numbers['saturated_share']:.0%} of its inputs, so hardly any gradient passes. "
+            f"{flat[0].numbers['saturated_share']:.0%} of its inputs, so almost no gradient passes. "
             "Standardise the inputs or rescale the weights to unit variance."
         ),
         remedy="theta0 treat TARGET --with unit-variance",

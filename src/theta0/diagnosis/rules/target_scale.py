@@ -22,7 +22,7 @@ def judge(evidence: Evidence) -> Finding | None:
     elif max(c.target_rms for c in compared) < TINY and found.output_rms > WARNING * found.target_rms:
         severity, threshold, ratio = "warning", WARNING, found.output_rms / found.target_rms
         size = f"{ratio:,.0f} times smaller than the outputs"
-        why = "a good output has hardly a lower loss than zero, and one step overshoots"
+        why = "a good output has almost the same loss as zero, and one step overshoots"
     else:
         return None
     return Finding(

@@ -36,7 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
         strong,
         share,
         DROPPED,
-        f"Dropout at {listed(strong)} drops {share:.0%} of the values, so that hardly a signal passes. torch's p is "
+        f"Dropout at {listed(strong)} drops {share:.0%} of the values, so that almost no signal passes. torch's p is "
         "the share that is dropped, not the share that is kept.",
         f"model.get_submodule({strong[0]!r}).p = {1 - share:.2g}",
     )

@@ -44,7 +44,7 @@ def _foreign(evidence: Evidence) -> Finding | None:
     first = foreign[0]
     known = sum(p.numel() for p in evidence.model.parameters())
     missing = sum(found.entries for found in foreign)
-    made = "made anew in every forward pass" if not named else "kept where `parameters()` does not look"
+    made = "created again in every forward pass" if not named else "kept where `parameters()` does not look"
     what = listed(named) if named else f"{len(foreign)} tensors"
     advice = (
         "Hold layers in nn.ModuleList or nn.ModuleDict, tensors in nn.Parameter or nn.ParameterList."

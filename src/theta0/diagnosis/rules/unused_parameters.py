@@ -30,7 +30,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 _LOOSE = (
     " A number that no parameter changes is added to the loss, another one for each batch: what {part} makes left "
-    "torch on its way there (tolist, numpy, item, a tensor built anew). Compute with tensors up to the loss."
+    "torch on its way there (tolist, numpy, item, a new tensor made of values). Compute with tensors up to the loss."
 )
 
 

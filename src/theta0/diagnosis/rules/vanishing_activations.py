@@ -91,7 +91,7 @@ RULE = Rule(
                 "standard deviation *between samples* over the root mean square, unbroken to the last layer, and not "
                 "made by activation shift",
                 f"{SPREAD:g}",
-                "measured, see [constant-output](#constant-output)",
+                "measured, see [constant-output](constant-output.md)",
             ),
             (
                 "or, where nothing else carries the rest, root mean square of the last hidden layers over that of the "
