@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import theta0
+from user_strings import user_strings
 
 ROOT = Path(theta0.__file__).parent
 SOURCES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(ROOT.rglob("*.py"))}
@@ -121,6 +122,12 @@ def test_examples_in_docstrings_run():
 QUAINT = re.compile(
     r"\b(mend(s|ed|ing)?|bears?|borne|amiss|blam(e|ed|es)|guess(es|ed)?|hitherto|told(?! apart))\b", re.IGNORECASE
 )
+# In what a message, a report, an error or a finding's page says, these too (CONTRIBUTING, Language).
+STILTED = re.compile(
+    r"\b(for ever|by heart|anew|next to (no|nothing)|puts? out|thereof|therein|wherein|leaves with|summands?|crawls?"
+    r"|memory as it was|fit to train|no sample gets)\b",
+    re.IGNORECASE,
+)
 
 
 def test_texts_are_plain_english():
@@ -131,7 +138,15 @@ def test_texts_are_plain_english():
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    pages = [*(ROOT.parents[1] / "docs").glob("*.md"), ROOT.parents[1] / "README.md"]
-    texts |= {path.name: path.read_text() for path in pages}
+    root = ROOT.parents[1]
+    texts |= {path.name: path.read_text() for path in [*(root / "docs").rglob("*.md"), root / "README.md"]}
     found = {where: match.group() for where, text in texts.items() if (match := QUAINT.search(text))}
     assert found == {}
+
+
+def test_sentences_for_users_are_plain_english():
+    found = [(kind, where, text) for kind, where, text in user_strings() if kind != "docstring"]
+    assert len(found) > 1000
+    pages = (ROOT.parents[1] / "docs" / "findings").glob("*.md")
+    texts = [(where, text) for _, where, text in found] + [(path.name, path.read_text()) for path in pages]
+    assert [(where, match.group()) for where, text in texts if (match := STILTED.search(text))] == []

@@ -13,7 +13,7 @@ HALF = 0.5  # of the trained tensors, of the weights, or of the loss
 
 
 def judge(evidence: Evidence) -> list[Finding]:
-    """One finding for each kind of cut, for each summand of the loss that is cut off, and for a recurrence that is."""
+    """One finding for each kind of cut, for each term of the loss that is cut off, and for a recurrence that is."""
     recurrence = [] if evidence.cut_recurrence is None else [_of_recurrence(evidence.cut_recurrence)]
     paths = evidence.paths
     if paths is None:
@@ -57,7 +57,7 @@ def _said(parts: Sequence[str]) -> str:
 
 
 def _of_term(evidence: Evidence, paths: GradientPaths, cut: Cut) -> Finding:
-    """A summand of the loss that no training can lower."""
+    """A term of the loss that no training can lower."""
     term, loss = paths.terms[cut.term or 0], abs(evidence.network["loss"])
     share = abs(term.value) / loss if loss else 0.0
     severity: Severity = "error" if share >= HALF else "warning"
@@ -68,7 +68,7 @@ def _of_term(evidence: Evidence, paths: GradientPaths, cut: Cut) -> Finding:
         value=share,
         threshold=HALF,
         message=(
-            f"The summand `{term.operation.name}` of the loss ({term.value:.3g}) has no gradient: its path ends at "
+            f"The term `{term.operation.name}` of the loss ({term.value:.3g}) has no gradient: its path ends at "
             f"{cut.operation}, since {_WHY[cut.kind]}. Training cannot lower it. {_advice(cut, paths)}"
         ),
         remedy="",
@@ -152,7 +152,7 @@ RULE = Rule(
         numbers=(
             (
                 "trained parameters that get no gradient by any path though the loss depends on them, as a share of "
-                "tensors or of weights; of a summand without gradient, its share of the loss",
+                "tensors or of weights; of a term without gradient, its share of the loss",
                 f"any: warning; {HALF:g}, or all that the optimizer holds of one of the model's parts, unless it runs "
                 "under no_grad: error; those that no optimizer holds: note",
                 "exact, from the graph; the severity is judgement",

@@ -48,7 +48,7 @@ def _breach(breach: Breach) -> Finding:
 def _endless(fall: EndlessFall) -> Finding:
     """A loss without a minimum, by the direction in which it falls faster and faster."""
     term = fall.term
-    falls = "It" if term is None else f"The summand `{term.name}` ({term.line or 'no line known'})"
+    falls = "It" if term is None else f"The term `{term.name}` ({term.line or 'no line known'})"
     ways = " and ".join(
         f"{loss:.3g} at {length:g}" for length, loss in zip(fall.lengths[-2:], fall.losses[-2:], strict=True)
     )

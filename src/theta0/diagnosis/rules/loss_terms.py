@@ -1,4 +1,4 @@
-"""A summand of the loss whose gradient dwarfs the others', or is exactly zero."""
+"""A term of the loss whose gradient dwarfs the others', or is exactly zero."""
 
 import math
 
@@ -9,7 +9,7 @@ from theta0.experiments.opposed_terms import DWARFED
 from theta0.measurements.gradient_paths import GradientPaths
 
 RATIO = 1e4  # penalties are often 1e3 smaller by design
-COSTS = 3.0  # times what comparisons with data gain: what other summands rise meanwhile
+COSTS = 3.0  # times what comparisons with data gain: what other terms rise meanwhile
 GAIN, RISE = 0.02, 0.3  # of the comparisons' first value: gained without the others, and lost by them
 HELD_BACK = 0.95  # of what the comparisons gain in all: what they gain in the sum
 LITTLE = 0.15  # of the best constant outputs' loss: what the best outputs of all gain beyond it
@@ -43,7 +43,7 @@ def _opposed(evidence: Evidence) -> Finding | None:
         message=(
             f"In {found.steps} steps on the sum, what compares outputs with data falls from {first:.3g} to "
             f"{joint:.3g}; in "
-            f"{found.steps} more on that alone it falls to {alone:.3g}, and the other summands rise from "
+            f"{found.steps} more on that alone it falls to {alone:.3g}, and the other terms rise from "
             f"{found.others[1]:.3g} to {found.others[2]:.3g}, {found.ratio:.2g} times as much: what can be learnt "
             "from the "
             f"data costs more than it gains. The one that rises most is `{found.operation.name}` "
@@ -74,7 +74,7 @@ def _outweighed(evidence: Evidence, paths: GradientPaths) -> Finding | None:
         threshold=LITTLE,
         message=(
             f"The best outputs that are the same for every sample reach {free.constant:.3g}, and any outputs at all "
-            f"{free.least:.3g}: the sum of the loss's {len(paths.terms)} summands leaves next to nothing to learn from "
+            f"{free.least:.3g}: the sum of the loss's {len(paths.terms)} terms leaves almost nothing to learn from "
             f"the targets. The largest gradient is that of `{large.operation.name}` "
             f"({large.operation.line or 'no line known'}); lower its weight."
         ),
@@ -98,11 +98,11 @@ def _by_gradients(paths: GradientPaths) -> list[Finding]:
             value=0.0,
             threshold=0.0,
             message=(
-                f"The summand `{term.operation.name}` of the loss ({term.value:.3g}) has a gradient of exactly zero: "
+                f"The term `{term.operation.name}` of the loss ({term.value:.3g}) has a gradient of exactly zero: "
                 "it trains nothing at this start. Look at the factor before it, or at what it is taken of."
             ),
             remedy="",
-            source="the gradient of each summand",
+            source="the gradient of each term",
             source_line=term.operation.line,
         )
         for norm, term in known
@@ -124,13 +124,13 @@ def _dwarfed(ratio: float, first: object, last: object) -> Finding:
         value=ratio,
         threshold=RATIO,
         message=(
-            f"The gradient of the summand `{large.name}` ({large.line or 'no line known'}) is {ratio:.2g} times that "
+            f"The gradient of the term `{large.name}` ({large.line or 'no line known'}) is {ratio:.2g} times that "
             f"of `{small.name}` ({small.line or 'no line known'}): training follows the first alone. For a penalty "
             "that is common and no fault. If both are meant to count, weight them so that their gradients are within a "
             "few powers of ten; take both as means over entries, or both as sums."
         ),
         remedy="",
-        source="the gradient of each summand; threshold: judgement",
+        source="the gradient of each term; threshold: judgement",
         source_line=large.line,
     )
 
@@ -148,7 +148,7 @@ RULE = Rule(
         "a penalty that is not active yet.",
         numbers=(
             (
-                f"where summands that compare with no data have {DWARFED:g} times the gradient of those that do: "
+                f"where terms that compare with no data have {DWARFED:g} times the gradient of those that do: "
                 "what they rise, over what those that do fall, in a short run on these alone after one on the sum, "
                 "which gains less than "
                 f"{HELD_BACK:.0%} of that; losses with derivatives are left out",
@@ -161,7 +161,7 @@ RULE = Rule(
                 "L-BFGS on the outputs; judgement",
             ),
             (
-                "norm of the gradient of the largest summand over that of the smallest; or a summand whose gradient is "
+                "norm of the gradient of the largest term over that of the smallest; or a term whose gradient is "
                 "exactly zero",
                 f"{RATIO:g}; 0: note",
                 "penalties a thousand times smaller are common by design; judgement",
@@ -171,7 +171,7 @@ RULE = Rule(
             def loss(outputs, targets):
                 return nn.functional.cross_entropy(outputs, targets) + 1e-3 * outputs.square().mean()
         """,
-        command="No command changes your loss: weight its summands.",
+        command="No command changes your loss: give its terms weights.",
         ill="""
             model = nn.Linear(8, 3)
 

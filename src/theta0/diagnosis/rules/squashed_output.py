@@ -65,7 +65,7 @@ def _only_probabilities(evidence: Evidence) -> bool:
 
 
 def _rectified_logits(found: AttainableLoss) -> bool:
-    """The loss could be reached, but a logit that is off has no gradient."""
+    """The loss could be reached, but a logit that the operation sets to zero has no gradient."""
     return found.kind == "cross_entropy" and found.interval.by == "relu" and found.interval.low == 0
 
 
@@ -82,7 +82,10 @@ def _message(found: AttainableLoss) -> str:
     if _probabilities(found):
         return start + "nll_loss takes log-probabilities. Use log_softmax instead."
     if found.gap <= GAP:
-        return start + "a logit that is off has no gradient. Leave out that operation before the cross-entropy."
+        return (
+            start
+            + "a logit that the operation sets to zero has no gradient. Leave out that operation before the cross-entropy."
+        )
     start += (
         f"{_LOSS_NAMES.get(found.kind, 'this loss')} cannot fall below {found.best:.3g}, and the best constant output "
         f"has {found.scale:.3g}. "

@@ -18,7 +18,7 @@ def judge(evidence: Evidence) -> Finding | None:
     if ratio > WARNING:
         severity, threshold = graded(ratio > ERROR, ERROR, WARNING)
         size = f"{ratio:,.0f} times the outputs' scale"
-        why = "the outputs have to crawl there, and the loss's gradient is as large"
+        why = "the outputs approach them very slowly, and the loss's gradient is as large"
     elif max(c.target_rms for c in compared) < TINY and found.output_rms > WARNING * found.target_rms:
         severity, threshold, ratio = "warning", WARNING, found.output_rms / found.target_rms
         size = f"{ratio:,.0f} times smaller than the outputs"

@@ -65,10 +65,10 @@ _GATES = frozenset(("relu", "relu6", "clamp", "clamp_min", "clip", "hardtanh", "
 _SHARES = frozenset(("softmax", "log_softmax", "softmin", "normalize"))
 _ADVICE = {
     "factor": "Both factors of a product are zero: start one of them at random.",
-    "gate": "It is off on every sample: look at the scale and the mean of what goes into it.",
+    "gate": "It is inactive on every sample: look at the scale and the mean of what goes into it.",
     "share": "It runs over one entry, of which the share is always 1, or is saturated: see which axis it takes, and "
     "what is left of it there.",
-    "": "Look for a factor that is zero on every sample, a unit that is off, an index that picks one entry only, or, "
+    "": "Look for a factor that is zero on every sample, an inactive unit, an index that picks one entry only, or, "
     "of a recurrent weight, a loss that reads only the first step.",
 }
 
