@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import theta0
 from states import randomness, state_of
 from theta0.diagnosis import diagnose
 from theta0.targets import load_target
@@ -26,3 +27,31 @@ def test_an_example_is_found_as_it_is_named_and_left_as_it_was(path):
         assert [f for f in found.findings if f.severity != "note"] == []
     else:
         assert not found.healthy
+
+
+GALLERY = {
+    "detached_features": "gradient-cut",
+    "house_prices": "target-scale",
+    "labels_shuffled_apart": "no-signal",
+    "layers_in_a_list": "unregistered-parameters",
+    "loss_stays_at_ln_10": "activation-shift",
+    "nan_after_one_step": "non-finite",
+    "predicts_the_mean": "broadcast-loss",
+    "residual_explodes": "exploding-activations",
+    "softmax_twice": "squashed-output",
+    "transformer_mixes_samples": "mixed-samples",
+}
+
+
+def test_the_gallery_is_complete():
+    folder = Path(__file__).parent.parent / "examples" / "gallery"
+    assert sorted(path.stem for path in folder.glob("*.py")) == sorted(GALLERY)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", GALLERY)
+def test_a_failure_of_the_gallery_is_found_and_its_fix_fixes_it(name):
+    script = Path(__file__).parent.parent / "examples" / "gallery" / f"{name}.py"
+    failing, fixed = (theta0.capture(script, argv=argv).arguments for argv in ([], ["--fixed"]))
+    assert diagnose(**failing).findings[0].code == GALLERY[name]
+    assert [f for f in diagnose(**fixed).findings if f.severity == "error"] == []

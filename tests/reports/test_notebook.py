@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import report_cases as cases
@@ -47,6 +48,17 @@ def test_a_result_at_the_end_of_a_cell_is_its_page():
     assert data["text/plain"].startswith("<Diagnosis: ")
     assert printed[0]["text"].count("\n") > 5
     assert "image/png" in drawn[0]["data"]
+
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the client and of what it talks to the kernel with
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebooks_among_the_examples_run(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(path.parent)}}).execute()
 
 
 @pytest.mark.slow

@@ -82,10 +82,7 @@ def _message(found: AttainableLoss) -> str:
     if _probabilities(found):
         return start + "nll_loss takes log-probabilities. Use log_softmax instead."
     if found.gap <= GAP:
-        return (
-            start
-            + "a logit that the operation sets to zero has no gradient. Leave out that operation before the cross-entropy."
-        )
+        return start + "a logit that it sets to zero has no gradient. Remove that operation before the cross-entropy."
     start += (
         f"{_LOSS_NAMES.get(found.kind, 'this loss')} cannot fall below {found.best:.3g}, and the best constant output "
         f"has {found.scale:.3g}. "
