@@ -1,0 +1,27 @@
+"""Examples as griffe reads them: a section `Examples:`, also for doctests that end a docstring without a heading."""
+
+from typing import Any
+
+import griffe
+
+
+class Examples(griffe.Extension):
+    """Rewrites docstrings before they are parsed."""
+
+    def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Give the examples of an object their section."""
+        if obj.docstring is not None:
+            obj.docstring.value = sectioned(obj.docstring.value)
+
+
+def sectioned(doc: str) -> str:
+    """A docstring whose examples are in a section of their own."""
+    lines: list[str] = []
+    inside = False  # of a doctest without a heading
+    for line in doc.splitlines():
+        if line.startswith(">>> ") and not inside:
+            lines.append("Examples:")
+            inside = True
+        inside = inside and bool(line)
+        lines.append("Examples:" if line == "Example:" else f"    {line}" if inside else line)
+    return "\n".join(lines)
