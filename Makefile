@@ -58,7 +58,7 @@ docs-bibliography: setup
 # The site, in build/site. Strict: a broken link or a page without a place is an error. The gallery's scripts run.
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[papers,dev,docs]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # The package as a user gets it: a source archive, the wheel built from it, alone in a fresh environment, outside the checkout.
 smoke: setup

@@ -7,14 +7,14 @@ __version__ = "0.2.0.dev0"
 SITE = ""
 
 
-def page_of(code: str) -> str:
+def help_on(code: str) -> str:
     """Where a finding's page is: a command that shows it, and its address where the site has one.
 
     Returns:
         One line.
 
     Example:
-        >>> page_of("dead-units")
+        >>> help_on("dead-units")
         'theta0 help dead-units'
     """
     return f"theta0 help {code}" + (f" or {SITE}findings/{code}/" if SITE else "")

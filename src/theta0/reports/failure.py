@@ -2,7 +2,7 @@
 
 import textwrap
 
-from theta0._version import page_of
+from theta0._version import help_on
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.diagnosis.rules import rule_of
 from theta0.reports.advice import worded
@@ -43,5 +43,5 @@ def _told(finding: Finding) -> list[str]:
     if finding.source_line:
         body[_MESSAGE - 2 :] = [printable(finding.source_line)]
     remedy = [f"→ {worded(printable(finding.remedy), '')}"] if finding.remedy else []
-    page = [f"more: {page_of(finding.code)}"] if rule_of(finding.code) is not None else []
+    page = [f"more: {help_on(finding.code)}"] if rule_of(finding.code) is not None else []
     return [finding_verdict(finding), *(f"  {line}" for line in [*body, *remedy, *page])]

@@ -9,10 +9,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from theta0._records import Shown
-from theta0._version import __version__
+from theta0._version import __version__, help_on
 from theta0.comparison.results import Comparison
 from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.diagnosis.rules import rule_of
 from theta0.explanation.results import Explanation
 from theta0.reports import canvas
 from theta0.reports.advice import worded
@@ -174,6 +175,7 @@ def page_of(result: Shown, *, target: str) -> str:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {function.__name__: function for function in _FILTERS} | {"themed": _themed}
+    environment.filters |= {"help_on": help_on, "documented": lambda code: rule_of(code) is not None}
     environment.filters |= {"linked": _linked, "advice": lambda text: worded(printable(text), target)}
     template = environment.get_template("page.html.j2")
     return template.render(page=_CONTENTS[type(result)](result), target=printable(target), version=__version__)

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from theta0._version import page_of
+from theta0._version import help_on
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.diagnosis.rules import rule_of
 from theta0.reports.advice import here, worded
@@ -199,7 +199,7 @@ def _sources(diagnosis: Diagnosis) -> list[Text]:
         if source is not None and source.link
     }
     first = diagnosis.findings[0].code
-    page = [Text(f"   more: {page_of(first)}", style="dim")] if rule_of(first) is not None else []
+    page = [Text(f"   more: {help_on(first)}", style="dim")] if rule_of(first) is not None else []
     return page + [
         Text(f"   source: {key}, {link}", style="dim", no_wrap=True) for key, link in list(named.items())[:MOST_SOURCES]
     ]
