@@ -6,11 +6,11 @@
     treatment = theta0.treat(model, batches, "cross_entropy")      # changes it only if that is proven better
 
 Verbs: `diagnose`, `explain`, `treat`, `compare`, `capture`, `capture_steps`, `suggest_learning_rate`, `top_eigenvalue`,
-`save_start`, `load_start_`, `parametrize_`, `remove_`.
+`save_start`, `load_start_`, `parametrize_`, `remove_`, and `this_rank_only` where several processes train together.
 Results: `Captured`, `CapturedStep`, `Diagnosis`, `Finding`, `Explanation`, `Treatment`, `Comparison`, `LearningRate`,
 `Run`, `Record`.
 Errors, all of them `ValueError`s: `UserCodeError`, `CaptureError`, `InapplicableError`, `NothingBetterError`,
-`NoCurvatureError`, `NotTrainableError`.
+`NoCurvatureError`, `NotTrainableError`; and `RankError`, an `OSError`, where processes train together.
 Catalogues: `theta0.measurements`, `theta0.theory`, `theta0.initializers`, `theta0.parametrizations`, `theta0.layers`,
 `theta0.regularizers`, `theta0.spectra`.
 """
@@ -44,8 +44,10 @@ if TYPE_CHECKING:
         NoCurvatureError,
         NothingBetterError,
         NotTrainableError,
+        RankError,
         UserCodeError,
     )
+    from theta0._ranks import this_rank_only
     from theta0._records import Record
     from theta0.captures import Captured, CapturedStep, capture, capture_steps
     from theta0.comparison import Comparison, compare
@@ -66,8 +68,10 @@ _HOMES = {
             "NoCurvatureError",
             "NotTrainableError",
             "NothingBetterError",
+            "RankError",
             "UserCodeError",
         ),
+        "_ranks": ("this_rank_only",),
         "_records": ("Record",),
         "captures": ("Captured", "CapturedStep", "capture", "capture_steps"),
         "comparison": ("Comparison", "compare"),
@@ -94,6 +98,7 @@ __all__ = [
     "NoCurvatureError",
     "NotTrainableError",
     "NothingBetterError",
+    "RankError",
     "Record",
     "Run",
     "Treatment",
@@ -122,6 +127,7 @@ __all__ = [
     "spectra",
     "suggest_learning_rate",
     "theory",
+    "this_rank_only",
     "top_eigenvalue",
     "treat",
     "treatment",

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from theta0._errors import guarded, shown
 from theta0._models import Step, StepInputs, device_of, outputs_of, parameter_names, required_parameters, unwrapped
+from theta0._ranks import pooled
 from theta0._state import preserve_randomness
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -58,7 +59,7 @@ def load_batches(
         )
     with preserve_randomness():
         with own_generators(batches):
-            items = guarded("batches:", lambda: list(islice(batches, max_batches)))
+            items = pooled(lambda: guarded("batches:", lambda: list(islice(batches, max_batches))), max_batches, Batch)
         found = [
             _batch(item, number, model) if step is None else _step_batch(item, number, model, step)
             for number, item in enumerate(items)

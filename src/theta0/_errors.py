@@ -32,6 +32,13 @@ class NothingBetterError(ValueError):
     """A search found no start that is better; the model is as it was."""
 
 
+class RankError(OSError):
+    """Another rank of a process group failed, does something else, or did not come in time.
+
+    No `ValueError`, which a search takes for a remedy that cannot be applied.
+    """
+
+
 def guarded(where: str, function: Callable[[], T], more: Callable[[], str] = str) -> T:
     """Call a function of the user's; what it raises becomes the cause of a `UserCodeError` with its first line.
 

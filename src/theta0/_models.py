@@ -111,6 +111,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """The user's module inside `torch.compile`, DataParallel or DistributedDataParallel wrappers."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model: expected a torch.nn.Module, got {model!r:.100}")
+    require_whole(model)
     while True:
         if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             model = model.module
@@ -118,6 +119,29 @@ def unwrapped(model: nn.Module) -> nn.Module:
             model = cast(nn.Module, model._orig_mod)
         else:
             return model
+
+
+def require_whole(model: nn.Module) -> None:
+    """Refuse a model some of whose parameters are sharded over processes, or kept elsewhere than in the model.
+
+    What a rank holds of them is neither their values nor their gradients.
+
+    Raises:
+        ValueError: naming the first of them.
+    """
+    for name, parameter in model.named_parameters():
+        # By name: the classes live in sub-packages that not every build of torch has, or in another library.
+        kinds = {kind.__name__ for kind in type(parameter).__mro__} | {type(parameter.data).__name__}
+        if kinds & {"DTensor", "FlatParameter"} or hasattr(parameter, "_sharded_size") or hasattr(parameter, "ds_id"):
+            raise ValueError(
+                f"{name}: expected a whole parameter, got one sharded over processes (FSDP, tensor parallelism, ZeRO); "
+                "look at the model before it is sharded: theta0.diagnose(model, …), then fully_shard(model)"
+            )
+        if parameter.is_meta and any(hasattr(module, "_hf_hook") for module in model.modules()):
+            raise ValueError(
+                f"{name}: expected a parameter with values, got one that accelerate loads when it is needed "
+                "(device_map, CPU or disk offloading); load the model without device_map"
+            )
 
 
 def device_of(model: nn.Module) -> torch.device:

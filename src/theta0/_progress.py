@@ -1,6 +1,7 @@
 """How far long work is: a bar with percent and remaining time on a terminal, plain lines elsewhere."""
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -8,6 +9,14 @@ from contextlib import contextmanager
 
 SHOWN_AFTER = 2.0  # seconds
 Progress = Callable[[str, float], None]  # what is being done, and the share of the whole that is done; NaN if unknown
+
+
+def speaks() -> bool:
+    """Whether this process prints: rank 0 of a process group, or of what `torchrun` has started; or the only one."""
+    distributed = sys.modules.get("torch.distributed")  # this module does not wait for torch
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_rank() == 0)
+    return os.environ.get("RANK", "0") == "0"
 
 
 def silent(text: str, share: float = math.nan) -> None:
@@ -28,7 +37,7 @@ def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress]:
     """
     if callable(progress):
         yield progress
-    elif not progress:
+    elif not progress or not speaks():
         yield silent
     else:
         with _bar(title) as tell:

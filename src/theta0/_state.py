@@ -48,10 +48,29 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
     restore = snapshot(model)
     with preserve_randomness():
         try:
-            with eager():
+            with eager(), unsynchronized(model):
                 yield
         finally:
             restore()
+
+
+@contextmanager
+def unsynchronized(model: Any) -> Iterator[None]:
+    """Within the block `DistributedDataParallel`, around the model or in it, exchanges nothing and expects nothing.
+
+    Otherwise a pass whose gradients are not taken by `.backward()` of all parameters would leave it waiting for them,
+    and the next training step would fail.
+    """
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    found = [module for module in modules if isinstance(module, nn.parallel.DistributedDataParallel)]
+    before = [(module.require_backward_grad_sync, module.require_forward_param_sync) for module in found]
+    for module in found:
+        module.require_backward_grad_sync = module.require_forward_param_sync = False
+    try:
+        yield
+    finally:
+        for module, (backward, forward) in zip(found, before, strict=True):
+            module.require_backward_grad_sync, module.require_forward_param_sync = backward, forward
 
 
 @contextmanager

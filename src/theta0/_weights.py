@@ -1,6 +1,8 @@
 """A model's weights: found, asked about (trained, tied, assignable), and given values through parametrizations too."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
 
-from theta0._models import unwrapped
+from theta0._models import require_whole, unwrapped
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -45,14 +47,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that require a gradient, each once; refused if there is none, or they are sharded."""
-    for name, parameter in model.named_parameters():
-        # By name: the class lives in a sub-package that not every build of torch has.
-        kinds = {kind.__name__ for kind in type(parameter).__mro__} | {type(parameter.data).__name__}
-        if kinds & {"DTensor", "FlatParameter"} or hasattr(parameter, "_sharded_size"):
-            raise ValueError(
-                f"{name}: expected a whole parameter, got one sharded over processes (FSDP); second derivatives need "
-                "whole tensors: measure the module before it is wrapped, or gather its state into a plain copy"
-            )
+    require_whole(model)
     found = [p for p in model.parameters() if p.requires_grad]
     if not found:
         raise ValueError(
@@ -106,12 +101,36 @@ def assign_weight(module: nn.Module, attribute: str, value: Tensor, *, exact: bo
             return
         if not parametrize.is_parametrized(module, attribute):
             raise ValueError("computed by a hook before each forward pass")
+        made: Any = module.parametrizations[attribute]  # type: ignore[index]
         try:
-            setattr(module, attribute, value.to(getattr(module, attribute)))
+            with original_kept(made):
+                setattr(module, attribute, value.to(getattr(module, attribute)))
         except RuntimeError as error:  # torch's answer where a parametrization, as most adapters, has no right inverse
             raise ValueError(f"its parametrization cannot be assigned to: {error}") from error
         if exact and not has_value(getattr(module, attribute), value):
             raise ValueError("its parametrization does not follow an assignment")
+
+
+@contextmanager
+def original_kept(made: Any) -> Iterator[None]:
+    """Within the block torch points a parametrization's `Parameter` elsewhere (`Tensor.set_`); here at a stand-in.
+
+    It would drop the gradient accumulator, and what listens there, as `DistributedDataParallel` does. The value is
+    written into the `Parameter` afterwards; one of another shape is left to torch.
+    """
+    own = made._parameters.get("original")
+    if own is None:
+        yield
+        return
+    stand_in = made._parameters["original"] = nn.Parameter(own.detach().clone(), own.requires_grad)
+    try:
+        yield
+    finally:
+        if stand_in.shape == own.shape:
+            own.data.copy_(stand_in.data)
+        else:
+            own.set_(stand_in.data)
+        made._parameters["original"] = own
 
 
 def scale_weight(module: nn.Module, attribute: str, factor: float | Tensor, *, part: Tensor | None = None) -> None:

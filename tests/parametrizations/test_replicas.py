@@ -1,49 +1,55 @@
 """Constrained models in DistributedDataParallel: two processes that end with one and the same zero-sum weight."""
 
-import multiprocessing
-import socket
-
 import pytest
 import torch
-from torch import distributed, nn
+from torch import nn
 
-from theta0.parametrizations import parametrize_, relative_sums
+from ranks import needs_gloo, on_ranks
+from theta0.parametrizations import parametrize_, relative_sums, remove_
+
+pytestmark = needs_gloo
 
 
-def replica(rank, port, method, queue):
-    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def replica(rank, method, wrapped_first):
     torch.manual_seed(rank)  # the wrapper gives all replicas the values of the first
-    net = parametrize_(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 9)), method)
-    wrapped = nn.parallel.DistributedDataParallel(net)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 9))
+    wrapped = nn.parallel.DistributedDataParallel(net if wrapped_first else parametrize_(net, method))
+    heard = []
+    net[0].bias.register_post_accumulate_grad_hook(lambda p: heard.append(p))
+
+    def train(steps=3):
+        optimizer = torch.optim.Adam(wrapped.parameters(), lr=0.01)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            wrapped(torch.randn(4, 6)).square().sum().backward()
+            optimizer.step()
+
+    if wrapped_first:
+        train()
+        own = next(net.parameters())
+        own.register_post_accumulate_grad_hook(lambda p: heard.append(p))
+        parametrize_(wrapped, method)
+        assert any(p is own for p in net.parameters())
     refused = ""
-    if method != "lcw":
+    if method not in ("lcw", "spectral-norm"):
         try:
             parametrize_(wrapped, method)
         except ValueError as error:
             refused = str(error)
-    optimizer = torch.optim.Adam(wrapped.parameters(), lr=0.01)
-    x = torch.randn(4, 6)
-    for _ in range(5):
-        optimizer.zero_grad()
-        wrapped(x).square().sum().backward()
-        optimizer.step()
-    queue.put((rank, [net[i].weight.tolist() for i in (0, 2)], float(relative_sums(net[0]).max()), refused))
-    distributed.destroy_process_group()
+    train()
+    weights, sums = [net[i].weight.tolist() for i in (0, 2)], float(relative_sums(net[0]).max())
+    if wrapped_first:
+        remove_(wrapped)
+        train()
+        assert len(heard) == 3 + 2 * 6  # steps: the bias before, both parameters since
+    return weights, sums, refused
 
 
-@pytest.mark.parametrize("method", ["lcw", "cwn"])
-def test_two_processes(method):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    processes = [context.Process(target=replica, args=(rank, port, method, queue)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    found = dict((rank, rest) for rank, *rest in (queue.get(timeout=60) for _ in processes))
-    for process in processes:
-        process.join(timeout=60)
-    assert found[0][0] == found[1][0]
-    assert found[0][1] <= 1e-6
-    assert method == "lcw" or "before DistributedDataParallel" in found[0][2]
+@pytest.mark.parametrize(
+    ("method", "wrapped_first"), [("lcw", False), ("lcw", True), ("spectral-norm", True), ("cwn", False)]
+)
+def test_two_processes(method, wrapped_first):
+    first, other = on_ranks(2, replica, method, wrapped_first)
+    assert first[0] == other[0]
+    assert method == "spectral-norm" or first[1] <= 1e-6
+    assert method != "cwn" or "before DistributedDataParallel wraps it: Dist" in first[2]

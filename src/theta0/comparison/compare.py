@@ -16,6 +16,7 @@ from theta0._batches import held_out
 from theta0._losses import Loss, checked
 from theta0._models import Step
 from theta0._progress import Progress, shown, silent
+from theta0._ranks import from_first, is_first, on_every_rank
 from theta0._state import preserve_randomness, preserve_state
 from theta0._training import RATES, Run, probe_rate
 from theta0.comparison.reading import read
@@ -32,6 +33,7 @@ _LOWER = 6  # tenths of a start's lowest rate, while every rate diverges
 RUNGS = (0.25, 0.5, 1.0)  # of the steps: after each the better half of a start's rates goes on
 
 
+@on_every_rank
 def compare(
     model: nn.Module | Factory,
     batches: Iterable[Any],
@@ -112,7 +114,7 @@ def compare(
     trial = trial_of(found, loss, optimizer=kind, rate=None, steps=steps)
     makers = Makers(model, trial.rest, loss)
     label = digest(found, loss_name(loss), kind.name, _settings(kind), [clip_norm, accumulate])
-    race = _Race(makers, trial, Store(store), label)
+    race = _Race(makers, trial, Store(store if is_first() else None), label)
     race.automatic = isinstance(rates, str)
     race.deadline = math.inf if budget_s is None else began + budget_s
     own = [learning_rate] if learning_rate is not None else []
@@ -240,7 +242,7 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
         """Make a start, and choose the rates around which to try it."""
         asked = None if isinstance(rates, str) else tuple(float(rate) for rate in rates)
         key = self.key("entrant", start, asked is None, 0)
-        known = self.store.get(key)
+        known = from_first(self.store.get(key))
         if known is None:
             known = self._entered(start, asked is None)
             self.store.put(key, known)
@@ -365,7 +367,7 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
         return {"stage": stage, "start": start, "seed": seed, "seconds": seconds, "run": run_to_dict(run)}
 
     def _short_of(self, steps: int, more: float = 0.0) -> bool:
-        return time.perf_counter() + steps * self.pace + more > self.deadline
+        return from_first(time.perf_counter() + steps * self.pace + more > self.deadline)
 
 
 def _rank(value: float) -> float:

@@ -13,6 +13,7 @@ from theta0._batches import Batch, load_batches
 from theta0._losses import Loss, checked
 from theta0._models import Step, unwrapped
 from theta0._progress import Progress, shown, silent
+from theta0._ranks import on_every_rank
 from theta0._training import checked_positive
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.ordering import ordered, refuted, revised
@@ -25,6 +26,7 @@ from theta0.experiments.optimizers import Optimizer, OptimizerKind, Scheduler, o
 PROBE_STEPS = 100  # with what the other measurements take, less than 120 gradients
 
 
+@on_every_rank
 def diagnose(
     model: nn.Module,
     batches: Iterable[Any],

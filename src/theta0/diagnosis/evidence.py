@@ -13,6 +13,7 @@ from theta0._errors import UserCodeError
 from theta0._losses import Loss
 from theta0._models import StepInputs, main_output
 from theta0._progress import Progress, silent
+from theta0._ranks import from_first
 from theta0._records import Record, Table, by_layer
 from theta0._state import preserve_state
 from theta0._trace.operations import Operation
@@ -177,7 +178,9 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
     @property
     def affordable(self) -> float:
         """Gradients that fit into the time left, at the pace of the first passes."""
-        return math.inf if self.deadline == math.inf else (self.deadline - time.monotonic()) / max(self.pace, 1e-9)
+        if self.deadline == math.inf:
+            return math.inf
+        return from_first((self.deadline - time.monotonic()) / max(self.pace, 1e-9))
 
     @cached_property
     def waking(self) -> list[str]:

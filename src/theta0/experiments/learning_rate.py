@@ -14,6 +14,7 @@ from theta0._losses import Loss, checked, constant_loss, loss_of, name_of
 from theta0._models import Step, unwrapped
 from theta0._progress import Progress, shown
 from theta0._randomness import Randomness, streams
+from theta0._ranks import on_every_rank
 from theta0._state import preserve_state
 from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, rate_and_direction, weight_size
 from theta0.curvature.problem import Matrix
@@ -35,6 +36,7 @@ APART = 30.0  # times as far from the first step's rate, a curvature's is tried 
 _COARSE = 0.1  # of λ, which only places the candidates
 
 
+@on_every_rank
 def suggest_learning_rate(
     model: nn.Module,
     batches: Iterable[Any],

@@ -10,6 +10,7 @@ from torch import nn
 from theta0._batches import Batch
 from theta0._errors import UserCodeError
 from theta0._losses import Loss
+from theta0._ranks import from_first
 from theta0._state import snapshot
 from theta0.experiments.free_outputs import FreeOutputs
 from theta0.experiments.optimizers import OptimizerKind
@@ -115,7 +116,7 @@ class Bench:  # a class, because the experiments share one start and count what 
     @property
     def left(self) -> float:
         """Gradients that may still be taken."""
-        return 0.0 if time.monotonic() > self.deadline else self.budget - self.spent
+        return 0.0 if from_first(time.monotonic() > self.deadline) else self.budget - self.spent
 
     def tried(self, change: Change, steps: int, seed: int = 0) -> Trial | None:
         """Make a change and train; None where it cannot be made or the budget is spent."""

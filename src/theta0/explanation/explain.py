@@ -12,6 +12,7 @@ from theta0._batches import Batch, load_batches, with_shapes
 from theta0._losses import Loss, checked
 from theta0._models import Step, unwrapped
 from theta0._progress import Progress, shown
+from theta0._ranks import on_every_rank
 from theta0._state import preserve_state
 from theta0.diagnosis.diagnose import diagnosis_of
 from theta0.diagnosis.results import Diagnosis, Finding
@@ -30,6 +31,7 @@ _SUSPECTS = 3  # modules that findings name, tried alone
 _PROBED = 60  # gradients for the choice of a rate, where none is given
 
 
+@on_every_rank
 def explain(
     model: nn.Module,
     batches: Iterable[Any],

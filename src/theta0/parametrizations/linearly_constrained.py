@@ -8,6 +8,7 @@ from torch.nn.utils import parametrize
 
 from theta0.parametrizations._centering import centered, from_basis, to_basis
 from theta0.parametrizations._input_side import compute_from_input_
+from theta0.parametrizations._registration import same_parameter
 from theta0.parametrizations._torch_classes import own_class_, read_weights_when_called_
 from theta0.parametrizations._units import checked_weight, rows, transposed_groups, unrolled
 
@@ -75,7 +76,8 @@ def linearly_constrained(layer: nn.Module, name: str = "weight", *, coordinates:
     groups = transposed_groups(layer)
     own_class_(layer)
     if coordinates == "ambient":
-        parametrize.register_parametrization(layer, name, Centered(groups))
+        with same_parameter(layer, name):
+            parametrize.register_parametrization(layer, name, Centered(groups))
         compute_from_input_(layer, name)
     else:
         parametrize.register_parametrization(layer, name, HouseholderBasis(tuple(weight.shape), groups))

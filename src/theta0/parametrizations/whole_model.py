@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations, parametrize
 from theta0._batches import initialised
 from theta0._models import in_place
 from theta0._state import transaction
+from theta0.parametrizations._registration import put_parameter_, same_parameter, stand_in_
 from theta0.parametrizations._torch_classes import own_class_, read_weights_when_called_
 from theta0.parametrizations._units import fan_in, hooked_weight_names, transposed_groups, weight_names
 from theta0.parametrizations.centered_weight_norm import CenteredDirection, centered_weight_norm
@@ -80,9 +81,10 @@ def reparametrize(model: nn.Module, method: Method, *, skip: Collection[str] = (
     """
     if not isinstance(method, str) or method not in _METHODS:
         raise ValueError(f"method: expected one of {', '.join(map(repr, _METHODS))}, got {method!r}")
-    if isinstance(model, nn.parallel.DistributedDataParallel) and method != "lcw":
+    if isinstance(model, nn.parallel.DistributedDataParallel) and method in ("cwn", "weight-norm"):
         raise ValueError(
-            f"model: {method!r} makes new parameters; parametrize it before DistributedDataParallel wraps it"
+            f"model: {method!r} makes new parameters; parametrize it before DistributedDataParallel wraps it: "
+            f"DistributedDataParallel(theta0.parametrize_(model, {method!r}))"
         )
     inner = initialised(model)
     chosen, skipped = _chosen(inner, method, skip)
@@ -152,9 +154,12 @@ def _make_plain(module: nn.Module, name: str, plain: dict[int, tuple[nn.Paramete
     trained = any(parameter.requires_grad for parameter in made.parameters(recurse=False))
     value = getattr(module, name).clone()
     own_class_(module)
+    own = stand_in_(made)
     parametrize.remove_parametrizations(module, name)
     if id(made) in plain:
-        module._parameters[name] = plain[id(made)][0]
+        put_parameter_(module, name, plain[id(made)][0])
+    elif own is not None:
+        put_parameter_(module, name, own)
     elif name in module._buffers:  # what torch makes of a frozen weight that had two parameters
         module.register_parameter(name, nn.Parameter(module._buffers.pop(name), requires_grad=False))  # type: ignore[arg-type]
     weight: Any = module._parameters[name]
@@ -287,10 +292,16 @@ def _weight_norm(layer: nn.Module, name: str) -> nn.Module:
     return layer
 
 
+def _spectral_norm(layer: nn.Module, name: str) -> nn.Module:
+    with same_parameter(layer, name):
+        parametrizations.spectral_norm(layer, name)
+    return layer
+
+
 _TORCH_WEIGHT_NORM, _TORCH_SPECTRAL_NORM = parametrizations._WeightNorm, parametrizations._SpectralNorm
 _METHODS: dict[str, Callable[[nn.Module, str], nn.Module]] = {
     "lcw": linearly_constrained,
     "cwn": centered_weight_norm,
     "weight-norm": _weight_norm,
-    "spectral-norm": parametrizations.spectral_norm,
+    "spectral-norm": _spectral_norm,
 }

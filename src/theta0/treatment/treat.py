@@ -15,6 +15,7 @@ from theta0._losses import Loss, checked, loss_of
 from theta0._models import Step
 from theta0._progress import Progress, shown
 from theta0._randomness import Randomness
+from theta0._ranks import from_first, on_every_rank
 from theta0._state import preserve_randomness, preserve_state, snapshot
 from theta0._training import Run
 from theta0.diagnosis.results import Diagnosis
@@ -160,6 +161,7 @@ class _Search:  # a class because the rounds share what was spent and tried
         return Treatment(name, given.after, after, False, reason, given.run, run, attempts, self.cost), self.restore
 
 
+@on_every_rank
 def treat(
     model: nn.Module,
     batches: Iterable[Any],
@@ -318,6 +320,11 @@ def _confirmed(search: _Search, given: _Start, chosen: _Start) -> tuple[Treatmen
         rate, spent = (start.run.rate, 0.0) if start.run else _rate(search, start)
         search.cost += spent
         runs.append(rate)
+    if from_first(chosen.names) != chosen.names:
+        raise ValueError(
+            f"treat: expected one choice on every rank, got {' + '.join(chosen.names)} here and another on rank 0; run "
+            "every rank on hardware and libraries of one kind, or on one rank within `theta0.this_rank_only()`"
+        )
     search.tell(f"proving {' + '.join(chosen.names)} on fresh data orders")
     given.state()
     trial = search.trial
@@ -335,7 +342,7 @@ def _rate(search: _Search, start: _Start) -> tuple[float, float]:
 
 def _treatment(search: _Search, given: _Start, chosen: _Start, shown: Proof) -> tuple[Treatment, Callable[[], None]]:
     name, (untreated, treated) = " + ".join(chosen.names), shown.pairs[0]
-    kept = shown.holds
+    kept = from_first(shown.holds)
     treatment = Treatment(
         remedy=name,
         before=given.after,
