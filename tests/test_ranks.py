@@ -1,6 +1,10 @@
 """Processes that train together: one verdict, one start, and an end where one of them does not come."""
 
 import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -236,3 +240,60 @@ def _nested(rank):
 def test_wrappers_inside_a_model_and_in_a_step_of_the_users_go_on_training():
     first, other = on_ranks(2, _nested)
     assert first == other
+
+
+TARGET = """
+from torch import nn
+import torch
+from torch import distributed
+torch.manual_seed(0)
+loss, learning_rate = "cross_entropy", 0.1
+def model():
+    parts = (p for _ in range(8) for p in (nn.Linear(8, 8), nn.Sigmoid()))
+    return nn.Sequential(*parts, nn.Linear(8, 2))
+def batches():
+    x = torch.randn(128, 8, generator=torch.Generator().manual_seed(RANK))
+    return list(zip(x.split(16), (x[:, 0] > 0).long().split(16)))
+"""
+
+
+def command(world, *arguments):
+    """What every rank prints and its exit code, started as `torchrun` starts processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "theta0", *arguments], env=os.environ | common | {"RANK": str(rank)}, **pipes
+        )
+        for rank in range(world)
+    ]
+    return [(*process.communicate(timeout=200), process.returncode) for process in started]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 4])
+def test_the_command_line_prints_once_and_leaves_every_rank_with_one_exit_code(world, tmp_path):
+    target, out = tmp_path / "target.py", tmp_path / "start.safetensors"
+    target.write_text("import os\nRANK = int(os.environ['RANK'])\n" + TARGET)
+    (report, _, code), *others = command(world, "diagnose", str(target), "--no-probe", "--json")
+    assert report.count('"schema"') == 1
+    for printed, errors, other in others:
+        assert (printed, errors, other) == ("", "", code)
+    results = command(world, "treat", str(target), "--with", "lcw", "--steps", "10", "--out", str(out))
+    assert len({code for *_, code in results}) == 1
+    assert out.exists() == (results[0][2] == 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 4])
+def test_a_script_of_several_processes_is_captured_on_each(world):
+    """Its gradients are means over the ranks, and it ends its process group when it is stopped."""
+    script = Path(__file__).parents[1] / "examples" / "ddp.py"
+    (report, errors, code), *others = command(world, "diagnose", str(script), "--no-probe")
+    assert "replayed, equal the script's" in errors
+    assert "batches read 4" in report
+    assert code == 0
+    assert all(printed == "" and "theta0" not in told and left == 0 for printed, told, left in others)

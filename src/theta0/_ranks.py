@@ -63,6 +63,31 @@ def this_rank_only() -> Iterator[None]:
         _alone.reset(token)
 
 
+def join() -> None:
+    """Make a process group where `torchrun` has started several processes and there is none."""
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ and distributed.is_available()
+    if several and not distributed.is_initialized():
+        distributed.init_process_group("gloo")
+
+
+def leave() -> None:
+    """End the process group, where there is one, together: what a peer that leaves first still owes is lost."""
+    if distributed.is_available() and distributed.is_initialized():
+        meet("the end")
+        distributed.destroy_process_group()
+
+
+@contextmanager
+def group_kept() -> Iterator[None]:
+    """Within the block a script that is left early does not take its process group with it."""
+    destroy, kept = distributed.destroy_process_group, lambda group=None: None
+    distributed.destroy_process_group = kept
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group = destroy
+
+
 def meet(where: str) -> None:
     """Wait until every rank is here, for at most `THETA0_RANK_TIMEOUT` seconds.
 
@@ -152,6 +177,12 @@ def from_all(value: Found) -> list[Found]:
     held: list[Any] = [None] * ranks()
     distributed.all_gather_object(held, value)
     return held
+
+
+def exchanges_gradients(module: nn.Module) -> bool:
+    """Whether a backward pass behind a module averages gradients over the ranks."""
+    wrappers = (m for m in module.modules() if isinstance(m, nn.parallel.DistributedDataParallel))
+    return ranks() > 1 and any(wrapper.require_backward_grad_sync for wrapper in wrappers)
 
 
 def pooled(read: Callable[[], list[Any]], most: int | None, ready: type) -> list[Any]:

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from theta0._models import graph_nodes, unwrapped
+from theta0._ranks import exchanges_gradients
 from theta0._state import snapshot
 from theta0._trace.interpreter import PROCEED, Handler, Interpreter, Step
 from theta0.captures.entries import (
@@ -50,6 +51,7 @@ class Pass:  # what a backward pass reached is known only after it
         gradients_given: the gradient given for each root.
         value: the loss.
         signature: which modules and functions it hangs on, without repetitions.
+        exchanged: whether `DistributedDataParallel` averages its gradients over the ranks.
         empty: the parameters that had no gradient, or zeros, before it.
         received: the parameters that it gave a gradient to.
         gradients: of the parameters, where they had none before; of the first pass of each signature only.
@@ -61,6 +63,7 @@ class Pass:  # what a backward pass reached is known only after it
     value: Tensor
     signature: tuple[Any, ...]
     empty: set[int]
+    exchanged: bool = False
     received: set[int] = field(default_factory=set)
     gradients: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     norms: dict[int, float] = field(default_factory=dict)
@@ -142,6 +145,7 @@ class Recording:  # grows while the script runs
         insist: called where the script catches the request to stop again and again; does not return.
         handler: the interpreter's only one.
         skip: optimizer steps that are still to be passed over.
+        exchanging: whether the latest module called averages its gradients over the ranks.
     """
 
     wanted: int
@@ -163,6 +167,7 @@ class Recording:  # grows while the script runs
     interpreter: Interpreter | None = None  # None from where nothing more is to be seen
     insist: Callable[[], None] | None = None
     handler: Handler = field(default_factory=Handler)
+    exchanging: bool = False
     skip: int = 0
 
     @property
@@ -266,6 +271,7 @@ def _call(
         inner = unwrapped(module)
         _remember(found, inner)
         found.calls += 1
+        found.exchanging = exchanges_gradients(module)
         bound = _bound(found, (arguments, options))
         states, before = random_states(), _trained_weights(found, inner)
         outputs = call(module, *arguments, **options)
@@ -420,7 +426,7 @@ def _begun(found: Recording, step: Step) -> tuple[Pass, list[Tensor], dict[int, 
     versions = {id(p): None if p.grad is None else (id(p.grad), p.grad._version) for p in parameters}
     empty = {id(p) for p in parameters if p.grad is None or not bool(p.grad.any())}
     value = differentiated((t.detach(), gradient) for t, gradient in zip(tensors, given, strict=True))
-    return Pass(roots, given, value.detach().clone(), signature, empty), parameters, versions
+    return Pass(roots, given, value.detach().clone(), signature, empty, found.exchanging), parameters, versions
 
 
 def _differentiated(step: Step) -> tuple[list[Tensor], list[Tensor | None]]:

@@ -4,11 +4,12 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 
 from theta0._errors import CaptureError
+from theta0._ranks import group_kept
 from theta0.captures.captured import Captured, captured_steps, put_back
 from theta0.captures.recording import Recording, Stop, recorded
 
@@ -138,7 +139,8 @@ def run_script(
         if insist is not None:
             recording.insist = lambda: insist(_fill(found, recording, str(path)))
         try:
-            _run(path, argv, keep_main)
+            with group_kept() if keep_main else nullcontext():
+                _run(path, argv, keep_main)
             found.ended = not recording.stopped
         except Stop:
             pass

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from theta0.cli.compare import compare
-from theta0.cli.console import HtmlOption, Tell, beside, errors, progress, show
+from theta0.cli.console import HtmlOption, Tell, beside, errors, progress, say, show
 from theta0.cli.explain import explain
 from theta0.cli.options import Given, TargetCommand, on_targets
 from theta0.cli.scripts import Outcome, on_each
@@ -242,7 +242,7 @@ def _spectrum(t: "Target", penalties: list[str], out: Path | None, options: dict
     found = spectrum_change(t.model, t.batches, t.loss, penalties=drawn, **own, **options)
     if out is not None:
         write_spectrum_figure(out, found)
-        typer.echo(f"drawn in {out}", err=True)
+        say(f"drawn in {out}", err=True)
     return Outcome(lambda: spectrum_document(found, target=t.name), lambda: spectrum_report(found, target=t.name), 0)
 
 

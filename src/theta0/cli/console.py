@@ -9,14 +9,24 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from theta0._progress import speaks
+
 Tell = Callable[..., None]  # a text, and the share that is done
 HtmlOption = Annotated[Path | None, typer.Option("--html", help="Also write a self-contained page.", metavar="FILE")]
+
+
+def say(text: str, *, nl: bool = True, err: bool = False) -> None:
+    """Print a text, where this process speaks: of several that work together, rank 0."""
+    if speaks():
+        typer.echo(text, nl=nl, err=err)
 
 
 def show(report: Any) -> None:
     """Put a report on standard output: text as it is, anything else as rich lays it out."""
     if isinstance(report, str):
-        typer.echo(report, nl=bool(report))
+        say(report, nl=bool(report))
+        return
+    if not speaks():
         return
     from rich.console import Console
 
@@ -24,7 +34,9 @@ def show(report: Any) -> None:
 
 
 def beside(path: Path | None, number: int) -> Path | None:
-    """Where the file of one of several optimizers goes: `page.html`, then `page-2.html`."""
+    """Where the file of one of several optimizers goes: `page.html`, then `page-2.html`; rank 0 alone writes."""
+    if not speaks():
+        return None
     return path if path is None or number < 2 else path.with_stem(f"{path.stem}-{number}")
 
 
@@ -43,11 +55,11 @@ def errors(show: bool, store: Path | None = None) -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError, ImportError) as error:
-        if show:
+        if show and speaks():
             print_exc()
         fail(str(error))
     except Exception as error:
-        if show:
+        if show and speaks():
             print_exc()
         fail(
             f"unexpected {type(error).__name__}: {error}; this is a bug in theta0: "
@@ -56,7 +68,7 @@ def errors(show: bool, store: Path | None = None) -> Iterator[None]:
     except KeyboardInterrupt:
         kept = store is not None and store.is_file() and store.stat().st_size > 0
         left = f"the runs so far are in {store}: the same command goes on from them" if kept else "nothing was written"
-        typer.echo(f"theta0: interrupted; {left}.", err=True)
+        say(f"theta0: interrupted; {left}.", err=True)
         raise typer.Exit(130) from None
 
 
@@ -73,5 +85,5 @@ def require_writable(*paths: Path | None) -> None:
 
 def fail(message: str) -> NoReturn:
     """Leave with a message on standard error and exit code 2."""
-    typer.echo(f"theta0: {message}", err=True)
+    say(f"theta0: {message}", err=True)
     raise typer.Exit(2)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
-from theta0.cli.console import Tell, errors, progress, require_writable, show
+from theta0.cli.console import Tell, errors, progress, require_writable, say, show
 from theta0.cli.options import Given, overridden, seed_all
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def on_each(
         codes.append(code)
         documents.append({"target": target, "exit_code": code, **(found[0] if found else {})})
     if given.as_json and several and chosen is None:
-        typer.echo(json.dumps({"targets": documents}, indent=1, allow_nan=False))
+        say(json.dumps({"targets": documents}, indent=1, allow_nan=False))
     raise typer.Exit(max(codes))
 
 
@@ -144,7 +144,11 @@ def _here(
             import torch
 
             torch.set_flush_denormal(True)  # vanished gradients are denormal numbers, ten times slower on a CPU
-            return _outcomes(target, given, lambda one: verb(one, tell), found, trains=trains)
+            code = _outcomes(target, given, lambda one: verb(one, tell), found, trains=trains)
+            from theta0._ranks import leave
+
+            leave()
+            return code
     except typer.Exit as left:
         return left.exit_code
 
@@ -169,7 +173,9 @@ def _outcomes(
         if given.arguments:
             got = " ".join(given.arguments)
             raise ValueError(f"{target}: expected arguments after -- only with a script, got {got}")
-        one = _run(lambda name: verb(overridden(load_target(name), given, script=False)), target)
+        with redirect_stdout(sys.stderr):
+            loaded = overridden(load_target(target), given, script=False)
+        one = _run(verb, loaded)
         return _shown([one], given.as_json, found)
     from theta0.captures.script import BATCHES, TRAINED_ON, run_script
 
@@ -200,8 +206,11 @@ def _outcomes(
 
 
 def _run(verb: Callable[[T], Outcome], target: T) -> Outcome:
-    """Run a verb; what the user's code prints goes to standard error."""
+    """Run a verb, with the ranks that `torchrun` has started; what the user's code prints goes to standard error."""
+    from theta0._ranks import join
+
     with redirect_stdout(sys.stderr):
+        join()
         return verb(target)
 
 
@@ -213,20 +222,18 @@ def _targets(name: str, captured: "Captured", index: int | None) -> list["Target
     if index is not None and index > len(captured.steps):
         raise ValueError(f"--optimizer-index: expected at most {len(captured.steps)}, {name} has no more, got {index}")
     if captured.error is not None:
-        typer.echo(f"{name}: raised {type(captured.error).__name__} after {captured.seen}", err=True)
+        say(f"{name}: raised {type(captured.error).__name__} after {captured.seen}", err=True)
     for number, step in enumerate(captured.steps, 1):
         kind = "no optimizer" if step.optimizer is None else type(step.optimizer).__name__
         title = f"{name}, optimizer {number} ({kind})" if len(captured.steps) > 1 else name
-        typer.echo(f"{title}: {_summary(step, kind)}", err=True)
+        say(f"{title}: {_summary(step, kind)}", err=True)
         build = partial(copy.deepcopy, step.model)
         taken = step.batches, step.loss, step.optimizer, step.learning_rate, build
         observed = {key: step.arguments[key] for key in ("gradient_kept", "rates", "opposed")}
         seen: dict[str, Any] = {"step": step.step, "observed": observed, "clip_norm": step.clip_norm}
         found.append(Target(title, step.model, *taken, **seen, number=number))
     if not captured.ended:
-        typer.echo(
-            f"{name}: stopped there; of a training loop that comes later nothing is seen (--skip STEPS)", err=True
-        )
+        say(f"{name}: stopped there; of a training loop that comes later nothing is seen (--skip STEPS)", err=True)
     return found if index is None else [found[index - 1]]
 
 
@@ -251,7 +258,7 @@ def _shown(outcomes: Sequence[Outcome], as_json: bool, found: list[dict[str, Any
         if found is not None:
             found.append(whole)
         else:
-            typer.echo(json.dumps(whole, indent=1, allow_nan=False))
+            say(json.dumps(whole, indent=1, allow_nan=False))
     else:
         for outcome in outcomes:
             show(outcome.report())
