@@ -94,7 +94,7 @@ def drawings(count):
     x, y = torch.meshgrid(torch.linspace(0, 1, SIDE), torch.linspace(0, 1, SIDE), indexing="xy")
     images = []
     for kind in labels.tolist():
-        place, size, phase = *torch.rand(2, generator=generator), *torch.rand(2, generator=generator)
+        place, (size, phase) = torch.rand(2, generator=generator), torch.rand(2, generator=generator)
         angle = torch.tensor(kind * torch.pi / KINDS)
         stripes = torch.sin(40 * (x * angle.cos() + y * angle.sin()) + 6.3 * phase) / 2 + 0.5
         shade = torch.rand(3, 1, 1, generator=generator) * stripes
