@@ -1,7 +1,7 @@
 """A loss by name or callable, applied to whatever the model returns; and the best constant predictor's loss."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -82,6 +82,14 @@ def applied(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
         advice = "reduce it over the batch, for example by .mean()" if tensor else "return what backward() is called on"
         raise UserCodeError(f"loss: expected a scalar tensor, got {came}; {advice}")
     return value.reshape(())
+
+
+def backward(value: Tensor, inputs: Sequence[Tensor] | None = None) -> None:
+    """`value.backward()`; what the user's own backward pass or hook raises is an error of theirs.
+
+    Without `inputs` it works under re-entrant checkpointing, too.
+    """
+    guarded("the backward pass", lambda: torch.autograd.backward(value, inputs=inputs))
 
 
 def returned_loss(outputs: Any) -> Any:

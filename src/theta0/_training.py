@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from theta0._batches import Batch
-from theta0._losses import Loss, loss_of
+from theta0._losses import Loss, backward, loss_of
 from theta0._records import Shown
 from theta0._trace.interpreter import without_checkpoints
 
@@ -149,7 +149,7 @@ def steps_from(
             if not math.isfinite(losses[-1]):
                 break
             objective = value if penalty is None else value + penalty(model)
-            torch.autograd.backward(objective, inputs=trained)
+            backward(objective, inputs=trained)
             torch_optimizer.step()
     return losses
 

@@ -4,7 +4,8 @@ import linecache
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -46,12 +47,18 @@ class Source:
 _REPLAYED: ContextVar[Source | None] = ContextVar("replayed", default=None)
 
 
+def source_of_error(error: BaseException) -> Source | None:
+    """The line of the user's program in which an error arose; None where torch or theta0 raised it."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return _source(frames[::-1], None)
+
+
 def source_of_call() -> Source | None:
     """The source of the torch function that is being interpreted; None where only torch and theta0 are on the stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "__torch_function__":  # a handler may be the user's
         frame = frame.f_back
-    return _source(frame, _REPLAYED.get())
+    return _source(_stack(frame), _REPLAYED.get())
 
 
 def source_of_caller() -> Source | None:
@@ -59,7 +66,7 @@ def source_of_caller() -> Source | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((_OURS, _TORCH)):
         frame = frame.f_back
-    return _source(frame, None)
+    return _source(_stack(frame), None)
 
 
 @contextmanager
@@ -72,11 +79,21 @@ def replaying(source: Source | None) -> Iterator[None]:
         _REPLAYED.reset(token)
 
 
-def _source(frame: FrameType | None, replayed: Source | None) -> Source | None:
-    inner = _outside(frame, (_OURS, _TORCH, _STANDARD))
+def _stack(frame: FrameType | None) -> list[FrameType]:
+    """A frame and those that called it, the innermost first."""
+    found = []
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _source(frames: list[FrameType], replayed: Source | None) -> Source | None:
+    """The source among frames, the innermost first."""
+    inner = _outside(frames, (_OURS, _TORCH, _STANDARD))
     if inner is None:
         return replayed
-    user = _outside(inner, (_OURS, _TORCH, _STANDARD, *_INSTALLED))
+    user = _outside(frames, (_OURS, _TORCH, _STANDARD, *_INSTALLED))
     if user is None and replayed is not None:
         return Source(replayed.line, replayed.code, _shown(inner))
     user = user or inner
@@ -84,12 +101,12 @@ def _source(frame: FrameType | None, replayed: Source | None) -> Source | None:
     return Source(_shown(user), code, "" if user is inner else _shown(inner))
 
 
-def _outside(frame: FrameType | None, folders: tuple[str, ...]) -> FrameType | None:
+def _outside(frames: Iterable[FrameType], folders: tuple[str, ...]) -> FrameType | None:
     """The nearest frame whose file lies in none of the folders; installed packages lie inside the standard library.
 
     The search ends where theta0 called the model or the loss: what lies beyond asked for the look.
     """
-    while frame is not None:
+    for frame in frames:
         name = frame.f_code.co_filename
         if name.startswith(_OURS) and not name.startswith(_IN_MODELS):
             return None
@@ -97,7 +114,6 @@ def _outside(frame: FrameType | None, folders: tuple[str, ...]) -> FrameType | N
         hidden = any(name.startswith(f) and not (f == _STANDARD and packaged) for f in folders)
         if not hidden and not name.startswith("<"):
             return frame
-        frame = frame.f_back
     return None
 
 

@@ -272,7 +272,7 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
         probed, cost = probe_rate(made.model, data, trial.loss, optimizer=kind.make, restore=made.state)
         self.cost += cost
         with preserve_state(made.model):
-            found = allowed_rate(made.model, trial.train, trial.loss, kind.settings or kind.nearest)
+            found, _ = allowed_rate(made.model, trial.train, trial.loss, kind.settings or kind.nearest)
         if found is None or found.value is None or not (math.isfinite(found.value) and found.value > 0):
             return probed, probed
         self.cost += found.cost

@@ -56,7 +56,7 @@ def linearised(problem: Problem, batch: Batch) -> Linearised:
     transposed = differentiated(
         lambda: torch.autograd.grad(curved.outputs, problem.parameters, dummies, create_graph=True, allow_unused=True)
     )
-    require_sound_graph(transposed)
+    require_sound_graph(value, transposed)
     return Linearised(value, curved, problem.parameters, dummies, transposed, problem.share(batch))
 
 

@@ -65,5 +65,5 @@ def _gradient(problem: Problem, batch: Batch) -> _Gradient:
             "does forward() detach its outputs?"
         )
     found = differentiated(lambda: torch.autograd.grad(value, problem.parameters, create_graph=True, allow_unused=True))
-    require_sound_graph(found, twice=True)
+    require_sound_graph(value, found, twice=True)
     return found, problem.share(batch)

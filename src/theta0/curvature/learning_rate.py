@@ -22,7 +22,7 @@ from theta0._training import OptimizerSettings
 from theta0._weights import trained_parameters
 from theta0.curvature.problem import Matrix, flat
 from theta0.curvature.stability import ADAPTIVE, largest_rate, start_share
-from theta0.curvature.top_eigenvalue import Certificate, TopEigenvalue, top_eigenvalue
+from theta0.curvature.top_eigenvalue import Certificate, TopEigenvalue, takes_part, top_eigenvalue
 
 _REPLACED = 3.0  # of the weights' size: no suggestion for an adaptive optimizer is above a third of it
 _MOMENTS = 4  # gradients of different samples that the second moments are averaged over, at least
@@ -74,6 +74,7 @@ class LearningRate(Result):
             was asked for and measured.
         reason: what the suggestion rests on, or why there is none.
         advice: what else would help.
+        not_measured: what could not be measured of the curvature and why, in sentences.
     """
 
     value: float | None
@@ -94,6 +95,7 @@ class LearningRate(Result):
     warm_up: tuple[int, float] | None = None
     reason: str = "the curvature at the start; no run has tried it"
     advice: tuple[str, ...] = ()
+    not_measured: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, float]:
         """The numbers of the suggestion, as an experiment tracker logs them; NaN where there is none."""
@@ -199,7 +201,7 @@ def rate_and_direction(
     sizes = _checked_sizes(batch_sizes, data)
     inverse, cost = _inverse_preconditioner(inner, data, checked(loss), settings)
     options["inverse_preconditioner"] = inverse
-    found, chosen = _of_first_matrix(inner, data, loss, options, certify, matrix)
+    found, chosen, missing = _of_first_matrix(inner, data, loss, options, certify, matrix)
     options["matrix"] = chosen
     smaller = {size: _over_batches(inner, [sliced(b, slice(size)) for b in data], loss, options) for size in sizes}
     top = _positive(max(f.value for f in found), chosen)
@@ -222,6 +224,7 @@ def rate_and_direction(
         (min(f.value for f in found), top),
         tuple((size, tops[size], min(share * largest_rate(settings, tops[size]), most / _REPLACED)) for size in tops),
         all(f.converged for group in groups for f in group),
+        not_measured=missing,
     )
     return suggested, found[0].vector
 
@@ -248,17 +251,23 @@ def _of_first_matrix(
     options: dict[str, Any],
     certify: tuple[float, float] | None,
     matrix: Matrix | None,
-) -> tuple[list[TopEigenvalue], Matrix]:
-    """λ of each batch, by the matrix asked for, or by the first that the loss has."""
+) -> tuple[list[TopEigenvalue], Matrix, tuple[str, ...]]:
+    """λ of each batch, by the matrix asked for, or by the first that the loss has; and why not by another."""
     if matrix is not None or certify is not None or name_of(loss) == "l1":
         chosen: Matrix = matrix or "ggn"
-        return _over_batches(model, data, loss, options | {"matrix": chosen}, certify), chosen
+        return _over_batches(model, data, loss, options | {"matrix": chosen}, certify), chosen, ()
     try:
-        return _over_batches(model, data, loss, options | {"matrix": "ggn"}), "ggn"
+        return _over_batches(model, data, loss, options | {"matrix": "ggn"}), "ggn", ()
     except (UserCodeError, NoCurvatureError):
         raise
-    except (RuntimeError, ValueError):  # a loss that couples samples; an operator without a second derivative
-        return _over_batches(model, data, loss, options | {"matrix": "hessian"}), "hessian"
+    except (RuntimeError, ValueError) as error:  # a loss that couples samples; an operator without second derivative
+        found = _over_batches(model, data, loss, options | {"matrix": "hessian"})
+        return found, "hessian", (f"λ of the Gauss-Newton matrix: {cause(error)}. It is the Hessian's.",)
+
+
+def cause(error: Exception) -> str:
+    """What was expected and what came, without the advice that follows in a message of this library."""
+    return str(error).strip().splitlines()[0].split("; ")[0]
 
 
 def _over_batches(
@@ -306,22 +315,13 @@ def _inverse_preconditioner(
     parameters = trained_parameters(model)
     squares = []
     with twice_differentiable(model), no_dropout():  # as for the curvature: a dropped unit has no second moment
-        if cuts > 1 and not all(_takes(model, part, loss) for part in (parts[0], parts[-1])):
+        if cuts > 1 and not all(takes_part(model, part, loss) for part in (parts[0], parts[-1])):
             parts, cuts = list(data), 1
         for part in parts:
             value, _ = loss_of(model, part, loss)
             found = torch.autograd.grad(value, parameters, allow_unused=True)
             squares.append(flat(found, parameters).square())
     return 1 / (torch.stack(squares).mean(0).sqrt() + settings.eps), len(parts) / cuts
-
-
-def _takes(model: nn.Module, part: Batch, loss: Loss) -> bool:
-    """Whether a part of a batch goes through; a graph or a mask of the whole batch's size stops it."""
-    try:
-        loss_of(model, part, loss)
-    except UserCodeError:
-        return False
-    return True
 
 
 def _cuttable(batch: Batch) -> bool:

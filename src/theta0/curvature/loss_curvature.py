@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from theta0._batches import Batch
 from theta0._losses import Loss, LossName, applied, name_of
 from theta0._models import main_output
+from theta0.curvature.problem import differentiated
 
 Outputs = tuple[Tensor, ...]
 _COUPLING = 1e-4  # of the product's norm: rounding of float32 losses stays below 1e-6
@@ -167,10 +168,10 @@ def _gradients(value: Tensor, at: Outputs, batch: Batch) -> tuple[Tensor | None,
             f"batch {batch.number}: expected a loss differentiable in the outputs, got one without a gradient; "
             "does it call .detach(), .item() or argmax?"
         )
-    try:
-        return torch.autograd.grad(value, at, create_graph=True, allow_unused=True)
-    except RuntimeError as error:
-        raise ValueError(_once(batch, error)) from error
+    return differentiated(
+        lambda: torch.autograd.grad(value, at, create_graph=True, allow_unused=True),
+        lambda reason: _once(batch, reason),
+    )
 
 
 def _twice(value: Tensor, at: Outputs, batch: Batch) -> Callable[[Outputs], Outputs]:
@@ -183,12 +184,12 @@ def _twice(value: Tensor, at: Outputs, batch: Batch) -> Callable[[Outputs], Outp
         )
 
     def multiply(u: Outputs) -> Outputs:
-        try:
-            found = torch.autograd.grad(
+        found = differentiated(
+            lambda: torch.autograd.grad(
                 [g for _, g in curved], at, [u[i] for i, _ in curved], retain_graph=True, allow_unused=True
-            )
-        except RuntimeError as error:
-            raise ValueError(_once(batch, error)) from error
+            ),
+            lambda reason: _once(batch, reason),
+        )
         return tuple(torch.zeros_like(f) if h is None else h for f, h in zip(at, found, strict=True))
 
     return multiply
@@ -246,8 +247,7 @@ def _unattached(batch: Batch) -> str:
     )
 
 
-def _once(batch: Batch, error: RuntimeError) -> str:
-    reason = str(error).strip().splitlines()[0]
+def _once(batch: Batch, reason: str) -> str:
     return (
         f"batch {batch.number}: expected a twice differentiable loss, got one that cannot be differentiated twice "
         f"({reason}); write it in plain torch operations"

@@ -7,11 +7,14 @@ from typing import Any, Literal, TypeVar
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from theta0._batches import Batch
+from theta0._errors import UserCodeError
 from theta0._losses import Loss, loss_of
 from theta0._models import graph_nodes
 from theta0._state import deterministic
+from theta0._trace.source import source_of_error
 
 Matrix = Literal["ggn", "fisher", "hessian"]
 T = TypeVar("T")
@@ -128,47 +131,71 @@ def over_parameters(
     )
 
 
-def differentiated(function: Callable[[], T]) -> T:
-    """Call a function that differentiates the network, and say what is wrong where it cannot be.
+def _no_second_derivative(reason: str) -> str:
+    return (
+        f"model: expected operations that can be differentiated twice, got one that cannot ({reason}); replace "
+        "fused or once-differentiable kernels, and reentrant checkpointing, while the second derivative is taken"
+    )
+
+
+def differentiated(function: Callable[[], T], refused: Callable[[str], str] = _no_second_derivative) -> T:
+    """Call a function that differentiates the network or its loss, and say what is wrong where it cannot be.
+
+    A `RuntimeError` is how torch, and operations that follow it, refuse a derivative. Any other error from within a
+    backward pass is one of the user's code.
+
+    Args:
+        function: what to call.
+        refused: the message, from the reason, where there is no second derivative.
 
     Raises:
-        ValueError: if torch refuses.
+        ValueError: if there is no such derivative.
+        UserCodeError: if the user's own backward pass or hook raises.
         torch.OutOfMemoryError: if the graph does not fit.
     """
     try:
         return function()
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, UserCodeError):
         raise
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"model: expected operations that can be differentiated twice, got one that cannot ({reason}); replace "
-            "fused or once-differentiable kernels, and reentrant checkpointing, while the second derivative is taken"
-        ) from error
+    except Exception as error:
+        source = source_of_error(error)
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        at = "" if source is None else f" at {source.line}"
+        if isinstance(error, RuntimeError):
+            raise ValueError(refused(reason + at)) from error
+        if source is None:
+            raise
+        raise UserCodeError(f"a backward pass raised {type(error).__name__}: {reason}{at}") from error
 
 
 _INSTEAD = "use matrix='ggn', which does not need it, or remove"
+_ONCE = once_differentiable(lambda ctx: None).__code__  # the same for all backward passes that are marked
 
 
-def require_sound_graph(tensors: Sequence[Tensor | None], *, twice: bool = False, instead: str = _INSTEAD) -> None:
-    """Look through the graph of first derivatives for operations whose derivative is missing or known to be wrong.
+def require_sound_graph(
+    value: Tensor, gradients: Sequence[Tensor | None], *, twice: bool = False, instead: str = _INSTEAD
+) -> None:
+    """Look through the graphs of a loss and its gradient for operations whose second derivative is missing or wrong.
 
     Torch leaves out, silently, what flows through a once-differentiable operation when the path asked for does not
-    begin there; and its fused weight norm has a wrong double backward on the CPU (it fails `gradgradcheck`).
+    begin there, or where the gradient that arrives at it is a constant, as at a summand of the loss; and its fused
+    weight norm has a wrong double backward on the CPU (it fails `gradgradcheck`).
 
     Args:
-        tensors: the first derivatives.
+        value: the loss.
+        gradients: its first derivatives.
         twice: whether they will be differentiated with respect to the parameters too.
         instead: what to do about torch's weight norm, as words before "the parametrization".
 
     Raises:
         ValueError: if there is one.
     """
-    for node in graph_nodes(tensors):
-        if node.name() == "torch::autograd::Error":
+    for node in graph_nodes([value, *gradients]):
+        marked = _marked_once(node)
+        if marked is not None:
             raise ValueError(
-                "model: expected operations that can be differentiated twice, got one marked once_differentiable; "
-                "write its backward pass in torch operations"
+                f"model: expected operations that can be differentiated twice, got {marked} marked "
+                "once_differentiable; write its backward pass in torch operations"
             )
         if twice and "WeightNorm" in node.name():
             raise ValueError(
@@ -176,6 +203,15 @@ def require_sound_graph(tensors: Sequence[Tensor | None], *, twice: bool = False
                 f"{instead} the parametrization first "
                 "(torch.nn.utils.parametrize.remove_parametrizations)"
             )
+
+
+def _marked_once(node: Any) -> str | None:
+    """The name of a function of the user's that has no second derivative; None for other nodes of a graph."""
+    function: Any = getattr(node, "_forward_cls", None)
+    backward = getattr(getattr(function, "backward", None), "__code__", None)
+    if backward is _ONCE:
+        return str(function.__name__)
+    return "one" if node.name() == "torch::autograd::Error" else None
 
 
 def flat(parts: Sequence[Tensor | None], parameters: Sequence[nn.Parameter]) -> Float[Tensor, " n"]:

@@ -9,10 +9,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theta0._batches import Batch, in_single_precision, load_batches, sliced, with_shapes
-from theta0._losses import Loss, checked
+from theta0._errors import UserCodeError
+from theta0._losses import Loss, checked, loss_of
 from theta0._models import unwrapped
 from theta0._randomness import Randomness, streams
 from theta0._records import Shown
+from theta0._state import twice_differentiable
+from theta0._trace.interpreter import no_dropout
 from theta0.curvature.lanczos import lanczos, products_for
 from theta0.curvature.problem import Curvature, Matrix, Problem
 from theta0.curvature.products import curvature_products
@@ -180,9 +183,33 @@ def _of_a_part(
         found = _of_problem(
             model, parts, loss, None, stream, shared, least=_LEAST_PART, tolerance=_COARSE, max_products=min(most, _FEW)
         )
-    except (RuntimeError, ValueError):  # a graph or a mask of the whole batch's size; no curvature in so few samples
+    except UserCodeError:
+        with twice_differentiable(model), no_dropout():
+            if all(takes_part(model, part, loss) for part in parts):
+                raise
+        return None, 0.0
+    except (RuntimeError, ValueError):  # no curvature in so few samples
         return None, 0.0
     return found.vector, found.cost * sum(part.size for part in parts) / sum(batch.size for batch in data)
+
+
+def takes_part(model: nn.Module, part: Batch, loss: Loss) -> bool:
+    """Whether a part of a batch goes through the model and the loss, which the caller keeps as they are.
+
+    A graph or a mask of the whole batch's size stops it, each time.
+
+    Raises:
+        UserCodeError: if it raises once and not again: that is not about the part's size.
+    """
+    try:
+        loss_of(model, part, loss)
+    except UserCodeError:
+        try:
+            loss_of(model, part, loss)
+        except UserCodeError:
+            return False
+        raise
+    return True
 
 
 def _of_problem(

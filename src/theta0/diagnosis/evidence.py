@@ -433,6 +433,8 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
                 "The largest stable learning rate: its curvature does not fit into the time given."
             )
             return None
-        found = allowed_rate(self.model, self.batches, self.loss, self.kind.settings)
+        found, missing = allowed_rate(self.model, self.batches, self.loss, self.kind.settings)
+        if missing:
+            self.not_measured.append(f"The largest stable learning rate: {missing}.")
         self.spend(0.0 if found is None else found.cost)
         return found

@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from theta0._batches import Batch, in_single_precision, load_batches, with_shapes
 from theta0._errors import UserCodeError
-from theta0._losses import Loss, checked, constant_loss, loss_of, name_of
+from theta0._losses import Loss, backward, checked, constant_loss, loss_of, name_of
 from theta0._models import Step, unwrapped
 from theta0._progress import Progress, shown
 from theta0._randomness import Randomness, streams
 from theta0._ranks import on_every_rank
 from theta0._state import preserve_state
-from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, rate_and_direction, weight_size
+from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, cause, rate_and_direction, weight_size
 from theta0.curvature.problem import Matrix
 from theta0.curvature.stability import largest_rate
-from theta0.curvature.top_eigenvalue import top_eigenvalue
+from theta0.curvature.top_eigenvalue import TopEigenvalue, top_eigenvalue
 from theta0.experiments.halving import WINDOW, Search, brought, searched
 from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind, steppable
 from theta0.experiments.runs import Experiment, PausedRun, continued, counting, losses_at, prepared, started
@@ -151,7 +151,8 @@ def _allowed(
 ) -> tuple[LearningRate, Tensor | None]:
     """What the curvature allows, and in which direction; without one, a rate of None and the reason."""
     if kind.settings is None:
-        return _without_curvature(kind, f"no bound is known for {kind.name}", options["matrix"]), None
+        missing = f"The largest stable rate: no bound is known for {kind.name}."
+        return _without_curvature(kind, missing, options["matrix"]), None
     try:
         found, direction = rate_and_direction(model, data, loss, kind.settings, **options)
         return replace(found, optimizer=kind.name), direction
@@ -160,12 +161,14 @@ def _allowed(
     except (RuntimeError, ValueError) as error:
         if needed or options["batch_sizes"]:
             raise
-        return _without_curvature(kind, str(error).strip().splitlines()[0], options["matrix"]), None
+        return _without_curvature(kind, f"λ at the start: {cause(error)}.", options["matrix"]), None
 
 
-def _without_curvature(kind: OptimizerKind, reason: str, matrix: Matrix | None) -> LearningRate:
-    nan = math.nan
-    return LearningRate(None, math.inf, nan, nan, 0, 1.0, None, kind.name, matrix or "ggn", (nan, nan), reason=reason)
+def _without_curvature(kind: OptimizerKind, missing: str, matrix: Matrix | None) -> LearningRate:
+    """What is known where there is no curvature, and why there is none."""
+    nan, name = math.nan, matrix or "ggn"
+    numbers = (None, math.inf, nan, nan, 0, 1.0, None, kind.name, name, (nan, nan))
+    return LearningRate(*numbers, reason=missing, not_measured=(missing,))
 
 
 def _proven(
@@ -197,8 +200,8 @@ def _proven(
     if leader is None or not _trains(search, leader, rung):
         return _nothing(search, rung, allowed, extra)
     leader = _least_of_equals(search, leader, rung)
-    search, chosen, tops, cost = _below_the_edge(search, leader, rung, kind, allowed, direction)
-    found = _found(search, chosen, rung, replace(allowed, cost=allowed.cost + cost + extra), tops)
+    search, chosen, tops, allowed = _below_the_edge(search, leader, rung, kind, allowed, direction)
+    found = _found(search, chosen, rung, replace(allowed, cost=allowed.cost + extra), tops)
     return _warmed(search, chosen, rung, found) if warm_up else _with_sharpness(found, rung)
 
 
@@ -239,25 +242,34 @@ def _least_of_equals(search: Search, leader: int, rung: int) -> int:
 
 def _below_the_edge(
     search: Search, leader: int, rung: int, kind: OptimizerKind, allowed: LearningRate, direction: Tensor | None
-) -> tuple[Search, int, dict[int, float], float]:
+) -> tuple[Search, int, dict[int, float], LearningRate]:
     """The leader, or the next lower rate that trains where λ at the leader's end lies far above its bound.
 
     A lower rate that falls much more slowly as far as both went is not taken.
 
     Returns:
-        The runs, the chosen one, λ where it was measured, and the cost of measuring.
+        The runs, the chosen one, λ where it was measured, and what the curvature allows, with the cost of measuring.
+
+    Raises:
+        UserCodeError: if the model or the loss raises.
     """
     if direction is None or kind.settings is None or kind.adaptive:
-        return search, leader, {}, 0.0
-    top, cost = _top(search.experiment, search.runs[leader], allowed.matrix, direction)
-    tops = {} if top is None else {leader: top}
-    above = top is not None and search.runs[leader].rate > EDGE * largest_rate(kind.settings, top)
+        return search, leader, {}, allowed
+    try:
+        found = _top(search.experiment, search.runs[leader], allowed.matrix, direction)
+    except UserCodeError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        missing = f"λ where the run ended: {cause(error)}."
+        return search, leader, {}, replace(allowed, not_measured=(*allowed.not_measured, missing))
+    tops, allowed = {leader: found.value}, replace(allowed, cost=allowed.cost + found.cost)
+    above = search.runs[leader].rate > EDGE * largest_rate(kind.settings, found.value)
     if not above or not _keeps_up(search, leader):
-        return search, leader, tops, cost
+        return search, leader, tops, allowed
     lower = brought(search, {leader - 1}, rung)
     if lower.runs[leader - 1].diverged or not _trains(lower, leader - 1, rung):
-        return lower, leader, tops, cost
-    return lower, leader - 1, tops, cost
+        return lower, leader, tops, allowed
+    return lower, leader - 1, tops, allowed
 
 
 def _keeps_up(search: Search, leader: int) -> bool:
@@ -269,19 +281,12 @@ def _keeps_up(search: Search, leader: int) -> bool:
     return fell >= KEPT * beside
 
 
-def _top(experiment: Experiment, run: PausedRun, matrix: Matrix, direction: Tensor) -> tuple[float | None, float]:
-    """λ on the first batch where a run stands, from the eigenvector at the start; None where it has none."""
+def _top(experiment: Experiment, run: PausedRun, matrix: Matrix, direction: Tensor) -> TopEigenvalue:
+    """λ on the first batch where a run stands, from the eigenvector at the start."""
     run.resume()
     inner, data = in_single_precision(experiment.model, experiment.batches[:1])
-    try:
-        found = top_eigenvalue(
-            inner, data, experiment.loss, matrix=matrix, start=direction, tolerance=_COARSE, max_products=4, generator=0
-        )
-    except UserCodeError:
-        raise
-    except (RuntimeError, ValueError):
-        return None, 0.0
-    return found.value, found.cost
+    limits: dict[str, Any] = {"tolerance": _COARSE, "max_products": 4, "generator": 0}
+    return top_eigenvalue(inner, data, experiment.loss, matrix=matrix, start=direction, **limits)
 
 
 def _trains(search: Search, k: int, rung: int) -> bool:
@@ -367,7 +372,7 @@ def _by_first_step(experiment: Experiment, kind: OptimizerKind) -> tuple[float, 
     model.zero_grad(set_to_none=True)
     with torch.enable_grad():
         value, _ = loss_of(model, experiment.batches[0], experiment.loss)
-        value.backward()  # type: ignore[no-untyped-call] # works under re-entrant checkpointing
+        backward(value)
     trained = [p for p in model.parameters() if p.grad is not None]
     norms = [(float(p.detach().norm()), float(p.grad.norm())) for p in trained if p.grad is not None and p.dim() > 1]
     ratios = [size / gradient for size, gradient in norms if size > 0 and gradient > 0]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from theta0._batches import Batch
 from theta0._errors import UserCodeError
-from theta0._losses import Loss, loss_of
+from theta0._losses import Loss, backward, loss_of
 from theta0._state import preserve_state
 from theta0._trace.interpreter import Handler, Interpreter, Step, trace
 from theta0._trace.operations import Operation
@@ -159,7 +159,7 @@ class _Runs:
                 objective, _ = loss_of(self.model, self.batches[step % len(self.batches)], self.loss)
             if objective is None or not bool(torch.isfinite(objective.detach())):
                 raise ValueError("loss: expected a finite number")
-            objective.backward()  # type: ignore[no-untyped-call]
+            backward(objective)
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

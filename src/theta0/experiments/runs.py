@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from theta0._batches import Batch
-from theta0._losses import Loss, loss_of
+from theta0._losses import Loss, backward, loss_of
 from theta0._state import snapshot
 from theta0._training import Maker
 
@@ -178,7 +178,7 @@ def _stepped(experiment: Experiment, optimizer: torch.optim.Optimizer, step: int
         value, _ = loss_of(experiment.model, experiment.batches[step % len(experiment.batches)], experiment.loss)
         found = float(value.detach())
         if math.isfinite(found):
-            value.backward()  # type: ignore[no-untyped-call] # with inputs= it fails under re-entrant checkpointing
+            backward(value)
             optimizer.step()
     return found
 

@@ -133,8 +133,9 @@ def scaled_network(
             "weights first"
         )
     network = ScaledNetwork(model, loss, named, start, seed)
-    gradients = network.gradients(network.loss_of(batch))
-    require_sound_graph(gradients, twice=True, instead="draw the start without it: remove")
+    value = network.loss_of(batch)
+    gradients = network.gradients(value)
+    require_sound_graph(value, gradients, twice=True, instead="draw the start without it: remove")
     norm = norm_of(averaged(gradients))
     if not (math.isfinite(norm) and norm > 0):
         raise ValueError(

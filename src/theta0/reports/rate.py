@@ -113,7 +113,7 @@ def rate_numbers(rate: LearningRate) -> list[tuple[str, str]]:
     if certificate is not None:
         sure = f"λ is at most {certificate.epsilon:.0%} larger, with probability {1 - certificate.delta:.1%}"
         rows.insert(-1, ("certificate", f"{sure} ({certificate.products} products)"))
-    return rows
+    return rows + [("not measured", printable(sentence)) for sentence in rate.not_measured]
 
 
 def _evidence(rate: LearningRate) -> Grid:
