@@ -50,10 +50,9 @@ def lanczos(
     """Lanczos' iteration from a start vector, until the wanted eigenvalues have converged.
 
     An eigenvalue lies within min(r, r²/g) of a Ritz value θ with residual r = ‖Au - θu‖ and gap g to the next Ritz
-    value (Kato and Temple; exact where g is the gap to the next eigenvalue). Converged means that this, and the growth
-    of θ in the last product, are at most tolerance·θ / 3. A third, and the growth, because a plateau at the second
-    eigenvalue, or between two close ones, shows small residuals before the first has emerged. The tridiagonal matrix is
-    kept in float64.
+    value (Kato and Temple; exact where g is the gap to the next eigenvalue). Converged means that this is at most
+    tolerance·θ, and the growth of θ in the last product a third of it: a plateau at the second eigenvalue, or between
+    two close ones, shows small residuals before the first has emerged. The tridiagonal matrix is kept in float64.
 
     Args:
         multiply: v ↦ A v.
@@ -88,7 +87,7 @@ def lanczos(
         residuals = beta * np.abs(y[-1])
         errors = _errors(theta, residuals)
         done = len(theta) >= wanted and (exhausted or _settled(theta, earlier, wanted, tolerance))
-        done = done and bool((errors[:wanted] <= tolerance * np.abs(theta[:wanted]) / 3).all())
+        done = done and bool((errors[:wanted] <= tolerance * np.abs(theta[:wanted])).all())
         earlier = theta
         if (done and (len(basis) >= least or exhausted)) or len(basis) >= most:
             return _pairs(basis, theta, (residuals, errors), y, wanted, done)

@@ -21,10 +21,11 @@ from theta0.curvature.problem import Curvature, Matrix, Problem
 from theta0.curvature.products import curvature_products
 from theta0.curvature.self_test import SelfTest, self_test
 
-_LEAST_COLD, _LEAST_STARTED, _LEAST_WARM, _LEAST_PART = 4, 3, 2, 7
+_LEAST_COLD, _LEAST_STARTED, _LEAST_WARM = 4, 3, 2
 _RANDOM = 0.9  # share of a random direction in a cold start; not 1, which could cancel in one dimension
 _PART, _SMALLEST = 8, 8  # an eighth of a batch gives the start, and not less than so many samples
-_COARSE, _FEW = 0.03, 12  # tolerance and most products there; too few of them miss a close rival
+_OF_PART = (0.03, 7, 12)  # tolerance, least and most products there; too few of them miss a close rival
+_OF_PART_HESSIAN = (0.1, 3, 6)  # whose products cost half as much again
 _FRESH = 0.1  # share of a random direction in a warm start, so that a new top eigenvector can be found
 
 
@@ -100,12 +101,11 @@ def top_eigenvalue(
     is left as it was. Batch normalisation stays in the mode in which it is found, dropout is off.
 
     The iteration starts at the top eigenvector over an eighth of each batch's samples (eight at least), found in the
-    same way, plus a tenth of a random direction. For batches below 16, inputs that cannot be cut, k > 1 and the
-    Hessian, whose top eigenvector differs more from one sample to the next, it starts at the gradient, which leans
-    towards the top eigenvectors, plus a random direction of about the same length. It stops when the error that the
-    residual allows (`lanczos`), and the last product's gain, are below a third of `tolerance`·θ. Of two eigenvalues
-    closer than about the tolerance either may be reported; a smaller one tells them apart. An exactly repeated
-    eigenvalue may be found once only, which matters for k > 1.
+    same way, plus a tenth of a random direction. For batches below 16, inputs that cannot be cut and k > 1 it starts at
+    the gradient, which leans towards the top eigenvectors, plus a random direction of about the same length. It stops
+    when the error that the residual allows (`lanczos`) is below `tolerance`·θ, and the last product's gain below a
+    third of that. Of two eigenvalues closer than about the tolerance either may be reported; a smaller one tells them
+    apart. An exactly repeated eigenvalue may be found once only, which matters for k > 1.
 
     Args:
         model: the network.
@@ -160,7 +160,7 @@ def top_eigenvalue(
     }
     given, spent = start.vector if isinstance(start, TopEigenvalue) else start, 0.0
     least = _LEAST_COLD if given is None else _LEAST_WARM
-    if given is None and certify is None and k == 1 and matrix != "hessian":
+    if given is None and certify is None and k == 1:
         given, spent = _of_a_part(inner, data, checked(loss), streams(stream("part")), max_products, shared)
         least = least if given is None else _LEAST_STARTED
     found = _of_problem(inner, data, checked(loss), given, stream, shared, least=least, **limits)
@@ -179,10 +179,10 @@ def _of_a_part(
     if min(batch.size for batch in data) < 2 * _SMALLEST:
         return None, 0.0
     parts = [sliced(batch, slice(max(_SMALLEST, batch.size // _PART))) for batch in data]
+    tolerance, least, few = _OF_PART_HESSIAN if shared["matrix"] == "hessian" else _OF_PART
+    limits: dict[str, Any] = {"least": least, "tolerance": tolerance, "max_products": min(most, few)}
     try:
-        found = _of_problem(
-            model, parts, loss, None, stream, shared, least=_LEAST_PART, tolerance=_COARSE, max_products=min(most, _FEW)
-        )
+        found = _of_problem(model, parts, loss, None, stream, shared, **limits)
     except UserCodeError:
         with twice_differentiable(model), no_dropout():
             if all(takes_part(model, part, loss) for part in parts):
