@@ -318,6 +318,36 @@ def test_a_plateau_that_ends_on_a_few_samples_is_not_called_stuck():
     assert not [f for f in found.findings if f.code == "does-not-train"]
 
 
+def rectified(hidden: int) -> nn.Sequential:
+    torch.manual_seed(0)
+    between = [part for _ in range(hidden) for part in (nn.Linear(32, 32), nn.ReLU())]
+    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), *between, nn.Linear(32, 3))
+
+
+def test_a_rate_is_advised_where_a_run_of_thirty_steps_trains_at_it():
+    found = diagnose(rectified(1), parts(Y), "cross_entropy", optimizer="adam", learning_rate=1e-4)
+    (finding,) = [f for f in found.findings if f.code == "learning-rate-too-low"]
+    given, better = finding.evidence
+    assert (given.rate, better.outcome, len(better.losses), found.probe.given_fits) == (1e-4, "trains", 30, False)
+    assert f"Train at about {better.rate:.2g}" in finding.message
+    assert found.cost <= 120
+
+
+def test_a_rate_at_which_a_few_samples_are_learnt_is_not_called_too_low():
+    """Eight layers: in ten steps thirty times the rate goes far, and the rate itself leaves the plateau later."""
+    found = diagnose(rectified(6), parts(Y), "cross_entropy", optimizer="adam", learning_rate=1e-3)
+    assert found.probe.at(1e-3).outcome != "trains"
+    assert found.probe.given_fits is not False
+    assert not [f for f in found.findings if f.code.startswith("learning-rate")]
+    assert found.cost <= 120
+
+
+def test_a_rate_that_is_not_seen_to_train_beside_one_that_does_is_said_to_be_undecided():
+    found = diagnose(rectified(1), parts(Y), "cross_entropy", optimizer="sgd", learning_rate=0.03)
+    assert not [f for f in found.findings if f.code.startswith("learning-rate")]
+    assert any(line.startswith("Whether it trains at the rate given is undecided") for line in found.not_measured)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("rate", [None, 1e-2])
 def test_few_gradients_leave_it_undecided_or_a_short_run(steps, rate):

@@ -202,7 +202,7 @@ def _diagnosed(evidence: Evidence, by_code: Mapping[str, Rule]) -> Diagnosis:
     findings = ordered(weighed, by_code, evidence)
     allowed = None if alone or evidence.rate is None else evidence.allowed_rate
     probed = None if alone else evidence.probe
-    missing = (*evidence.not_measured, *unprobed(evidence, probed))
+    missing = (*evidence.not_measured, *unprobed(evidence, probed, findings))
     types = evidence.observation.layer_types
     return Diagnosis(tuple(evidence.records), tuple(findings), evidence.cost, allowed, probed, missing, types)
 

@@ -1,13 +1,14 @@
 """What short runs say of a start, in sentences."""
 
 import math
+from collections.abc import Sequence
 
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding, Severity
 from theta0.experiments.probe import ExperimentRun, Probe
 
 
-def unprobed(evidence: Evidence, found: Probe | None) -> list[str]:
+def unprobed(evidence: Evidence, found: Probe | None, findings: Sequence[Finding] = ()) -> list[str]:
     """What was not found out about training, as lines of `Diagnosis.not_measured`."""
     if not evidence.has_loss:
         return [
@@ -20,7 +21,12 @@ def unprobed(evidence: Evidence, found: Probe | None) -> list[str]:
         return ["Whether training lowers the loss was not tried: nothing finite can be trained here."]
     if found.reason:
         return [f"Whether training lowers the loss was not found out: {found.reason}."]
-    if any(run.outcome == "trains" for run in found.runs) or found.fails:
+    trained, given = next((run for run in found.runs if run.outcome == "trains"), None), found.at(found.given)
+    judged = any(f.code.startswith("learning-rate") and f.severity != "note" for f in findings)
+    if trained is not None and given is not None and given.outcome != "trains" and not judged:
+        both = f"{fall(given, found.first)}, and {fall(trained, found.first)}"
+        return [f"Whether it trains at the rate given is undecided: {both}."]
+    if trained is not None or found.fails:
         return []
     return [f"Whether it trains is undecided: {described(found)}."]
 
@@ -46,13 +52,15 @@ def better_rate(severity: Severity, run: ExperimentRun, better: ExperimentRun, p
     """The finding that the rate of a run is too high or too low, since another one was seen to do better."""
     direction = "low" if run.rate < better.rate else "high"
     both = f"{fall(run, probe.first)}, and {fall(better, probe.first)}"
+    proven = better.outcome == "trains"
+    advice = f"Train at about {better.rate:.2g}." if proven else "No run was long enough to say which rate trains."
     return Finding(
         code=f"learning-rate-too-{direction}",
         severity=severity,
         layer="",
         value=run.rate / better.rate,
         threshold=1.0,
-        message=f"The learning rate {run.rate:g} is too {direction}: {both}. Train at about {better.rate:.2g}.",
+        message=f"The learning rate {run.rate:g} is too {direction}: {both}. {advice}",
         remedy="theta0 rate TARGET --verify",
         source="a trial of both rates",
         evidence=(run, better),

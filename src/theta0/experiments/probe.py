@@ -33,6 +33,7 @@ _ONE_BATCH_STEPS = 30  # gradients kept for that
 _LONGEST, _CHUNK = 90, 15  # steps of one run: plateaus of networks that train end by then; between looks at the loss
 _GONE, _GOES_ON = 0.1, 0.05  # of the way down, in all and in the second half: further is no standing still
 _HALVED = 0.5  # of what there is to learn of them
+PROVEN = 30  # steps of a rate that is advised in the place of another
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,10 @@ class Probe:
         constant: what outputs that ignore the input reach; None where it is not known.
         level: the loss below which a run counts as training.
         floor: the least loss that the outputs allow.
-        fits_one_batch: whether a few samples can be learnt by heart; None where it was not tried.
         cost: in gradients.
+        fits_one_batch: whether a few samples can be learnt by heart; None where it was not tried.
+        given_fits: the same at the given rate alone, asked where it does not train, nor any lower one; None where it
+            was not tried, or is on its way.
         reason: why it is undecided, where it is.
     """
 
@@ -86,6 +89,7 @@ class Probe:
     floor: float
     cost: float
     fits_one_batch: bool | None = None
+    given_fits: bool | None = None
     reason: str = ""
 
     @property
@@ -223,11 +227,16 @@ def _probed(
         near, state = [*near, _by_first_step(experiment, kind)[0]], replace(state, spent=state.spent + 1)
     rates = _deduplicated([anchor, *near, *(anchor * factor for factor in factors)])[: len(FACTORS)]
     state = _tried(state, rates)
-    fits = None
+    fits, given_fits, cost = None, None, 0.0
     if not any(state.trains(r) for r in state.runs):
-        fits, cost = _fits_one_batch(state, free)
-        state = replace(state, spent=state.spent + cost)
-    return _verdict(state, rate, fits)
+        few, cost = _fits_few(state, [anchor, *_around(state)])
+        fits = any(few) or (False if few and None not in few else None)
+        given_fits = few[0] if few and rate is not None else None
+    elif rate is not None and not any(state.trains(r) for r in state.runs if r <= anchor):
+        state = _brought(state, min((r for r in state.runs if state.trains(r)), key=state.score), PROVEN)
+        few, cost = _fits_few(state, [anchor])
+        given_fits = few[0] if few else None
+    return _verdict(replace(state, spent=state.spent + cost), rate, fits, given_fits)
 
 
 def _floor(free: FreeOutputs | None, first: float) -> float:
@@ -286,31 +295,37 @@ def _leader(state: _Runs) -> float | None:
     return min(finite, key=lambda rate: finite[rate]) if finite else None
 
 
-def _fits_one_batch(state: _Runs, free: FreeOutputs | None) -> tuple[bool | None, float]:
-    """Whether a few samples are learnt by heart, at the first rate, the best one, ten times it and a tenth of it.
+def _around(state: _Runs) -> tuple[float, float, float]:
+    """The best rate, ten times it and a tenth of it."""
+    leader = _leader(state)
+    leader = min(state.runs) if leader is None else leader
+    return leader, leader * 10, leader / 10
+
+
+def _fits_few(state: _Runs, rates: Sequence[float]) -> tuple[list[bool | None], float]:
+    """Whether a few samples are learnt by heart at each of some rates, until they are at one.
 
     A step on a few samples costs as much less as they are fewer, so that a plateau is seen to its end.
 
     Returns:
-        True, False, or None where the time does not suffice or a run is on its way; and the cost.
+        Of each rate that there was time for, True, False, or None for a run that is on its way; and the cost.
     """
-    leader = _leader(state)
-    leader = min(state.runs) if leader is None else leader
     experiment, first, unit = _on_few(state)
     reference = first if state.constant is None else min(first, state.constant)
-    level, cost, moving = state.floor + _HALVED * (min(reference, first) - state.floor), unit / 3, False
-    for number, rate in enumerate(dict.fromkeys([next(iter(state.runs)), leader, leader * 10, leader / 10])):
+    level, cost = state.floor + _HALVED * (min(reference, first) - state.floor), unit / 3
+    found: list[bool | None] = []
+    for rate in dict.fromkeys(rates):
         left = int((state.most - state.spent - cost) / unit)
         if left < _ONE_BATCH_STEPS // 2:
-            return (None if moving or not number else False), cost
+            break
         run = started(experiment, rate)
         while not run.diverged and len(run.losses) < min(left, _LONGEST):
             run = continued(experiment, run, min(left, _LONGEST, len(run.losses) + _CHUNK))
             if not run.diverged and run.losses[-1] < level:
-                return True, cost + unit * len(run.losses)
+                return [*found, True], cost + unit * len(run.losses)
         cost += unit * len(run.losses)
-        moving = moving or _moves(run, state.floor)
-    return (None if moving else False), cost
+        found.append(None if _moves(run, state.floor) else False)
+    return found, cost
 
 
 def _on_few(state: _Runs) -> tuple[Experiment, float, float]:
@@ -352,7 +367,7 @@ def _outcome(state: _Runs, rate: float) -> Outcome:
     return "slow" if above and state.first > state.constant + LEARNT * abs(state.constant - state.floor) else "stuck"
 
 
-def _verdict(state: _Runs, given: float | None, fits: bool | None) -> Probe:
+def _verdict(state: _Runs, given: float | None, fits: bool | None, given_fits: bool | None) -> Probe:
     outcomes, best = {rate: _outcome(state, rate) for rate in state.runs}, _leader(state)
     if best is not None and outcomes[best] in ("stuck", "slow"):  # what is behind the best is not on its way either
         outcomes = {rate: "slow" if found == "undecided" else found for rate, found in outcomes.items()}
@@ -362,4 +377,5 @@ def _verdict(state: _Runs, given: float | None, fits: bool | None) -> Probe:
         ExperimentRun("", state.kind.name, rate, run.losses, state.score(rate), outcomes[rate])
         for rate, run in state.runs.items()
     )
-    return Probe(outcome, given, shown, best, state.first, state.constant, state.level, state.floor, state.spent, fits)
+    constant, level, floor = state.constant, state.level, state.floor
+    return Probe(outcome, given, shown, best, state.first, constant, level, floor, state.spent, fits, given_fits)

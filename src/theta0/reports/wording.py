@@ -87,6 +87,9 @@ def extent(finding: Finding) -> str:
     return f"and {counted(further, 'further layer')}" if further else ""
 
 
+OPEN = "Whether "  # how a line of `not_measured` begins that leaves a question of training open
+
+
 def diagnosis_verdict(diagnosis: Diagnosis) -> str:
     """A diagnosis in one sentence."""
     if not diagnosis.records and not diagnosis.findings:
@@ -97,14 +100,19 @@ def diagnosis_verdict(diagnosis: Diagnosis) -> str:
         follow = next((len(c.consequences) for c in by_cause(diagnosis.findings) if c.finding is first), 0)
         others = f"; {_others(follow)} from it" if follow else ""
         return f"Not ready to train: {counts}. Fix first: {located(first)}{others}."
+    open_ = "".join(f"; {clause}" for clause in left_open(diagnosis))
     if any(f.severity == "warning" for f in diagnosis.findings):
-        return f"This network can train, but not as well as it could: {counts}."
-    blind = (
-        ""
-        if "loss" in by_layer(diagnosis.records).get("", {})
-        else "; no loss was given, so only the forward pass was seen"
-    )
-    return "No problem was found" + (f" ({counts})" if diagnosis.findings else "") + blind + "."
+        said = f"Found: {counts}" if open_ else f"This network can train, but not as well as it could: {counts}"
+        return f"{said}{open_}."
+    if "loss" not in by_layer(diagnosis.records).get("", {}):
+        open_ = "; no loss was given, so only the forward pass was seen"
+    return "No problem was found" + (f" ({counts})" if diagnosis.findings else "") + open_ + "."
+
+
+def left_open(diagnosis: Diagnosis) -> list[str]:
+    """What a diagnosis leaves open, a clause each: `whether it trains is undecided`."""
+    lines = [line.partition(": ")[0].rstrip(".") for line in diagnosis.not_measured if line.startswith(OPEN)]
+    return [f"{printable(line[0].lower())}{printable(line[1:])}" for line in dict.fromkeys(lines)]
 
 
 def _others(amount: int) -> str:

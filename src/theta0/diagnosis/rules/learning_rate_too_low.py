@@ -8,7 +8,7 @@ from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.outcome import better_rate
 from theta0.diagnosis.results import MEASURED, Finding, Severity
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, only_beside_notes
-from theta0.experiments.probe import ExperimentRun, Probe
+from theta0.experiments.probe import ONE_BATCH, PROVEN, ExperimentRun, Probe
 
 LOW = 1e-5  # of the largest stable rate
 HARDLY, MUCH, AHEAD = 0.1, 0.2, 4.0  # of the way from the first loss to what shows learning; times as far
@@ -32,10 +32,10 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _tried(run: ExperimentRun, probe: Probe) -> Finding | None:
-    """The loss hardly falls at the rate, and much more at ten or a hundred times it."""
+    """The loss hardly falls at the rate, nor on a few samples; at a higher one it does, also in a longer run."""
     higher = [other for other in probe.runs if other.rate > run.rate and other.outcome != "diverges"]
     better = max(higher, key=probe.way, default=None)
-    if better is None or run.outcome in ("trains", "diverges"):
+    if better is None or run.outcome in ("trains", "diverges") or probe.given_fits is not False:
         return None
     way, farther = probe.way(run), probe.way(better)
     times = max(1.0, len(run.losses) / len(better.losses))  # as many steps
@@ -155,7 +155,8 @@ RULE = Rule(
                 "in a trial, the way from the first loss to what shows learning that a run goes at the rate, and at "
                 "ten or a hundred times it",
                 f"less than {HARDLY:.0%} ({SLOWLY:.0%} where a higher rate goes {HALFWAY:.0%} of it), and {MUCH:.0%} "
-                f"and {AHEAD:g} times as far in as many steps: warning",
+                f"and {AHEAD:g} times as far in as many steps: warning, unless {ONE_BATCH} samples alone are learnt by "
+                f"heart at the rate, or on the way to it. Advised is a rate at which {PROVEN} steps are seen to train",
                 "measured",
             ),
             (
