@@ -383,3 +383,59 @@ def test_a_constant_that_holds_nan_before_the_pass_is_named(registered):
     (first, *_) = found(Graph(scale[:, None] * torch.eye(len(X)) * scale, registered))
     assert first.code == "non-finite"
     assert "'matrix', which it is given, holds NaN before the pass" in first.message
+
+
+class Read(nn.Module):
+    """A transformer of which one position alone is read, which holds the same numbers for every sample."""
+
+    def __init__(self, batch_first):
+        super().__init__()
+        torch.manual_seed(0)
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.encoder(torch.cat([self.token.expand(len(x), -1, -1), x], 1))[:, 0])
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_attention_over_the_batch_is_found_where_the_position_read_shows_nothing_of_it(batch_first):
+    model = Read(batch_first)
+    before = state_of(model)
+    found = [f for f in diagnose(model, [(SEQUENCES, FIRST)], "cross_entropy").findings if f.code == "mixed-samples"]
+    assert state_of(model) == before
+    assert [(f.severity, f.layer) for f in found] == ([] if batch_first else [("error", "encoder.self_attn")])
+    assert all("return self.head(self.encoder" in f.source_line for f in found)
+
+
+def parts_called_alone(batch_first, kind):
+    encoder = (
+        nn.GRU(8, 8, batch_first=batch_first) if kind == "gru" else nn.MultiheadAttention(8, 2, batch_first=batch_first)
+    )
+    model = nn.ModuleDict({"encoder": encoder, "head": nn.Linear(8, 2)})
+
+    def step(model, batch):
+        given = (batch[0],) if kind == "gru" else (batch[0],) * 3
+        return F.cross_entropy(model["head"](model["encoder"](*given)[0].mean(1)), batch[1])
+
+    return model, step
+
+
+@pytest.mark.parametrize("kind", ["gru", "attention"])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_step_that_calls_parts_alone_is_asked_at_attention_and_recurrences(batch_first, kind):
+    model, step = parts_called_alone(batch_first, kind)
+    findings = diagnose(model, [(SEQUENCES, FIRST)], step=step, probe_steps=0).findings
+    found = [(f.severity, f.layer) for f in findings if f.code == "mixed-samples"]
+    assert found == ([] if batch_first else [("error", "encoder")])
+
+
+def test_a_recurrence_over_data_with_time_first_is_not_said_to_mix():
+    model, _ = parts_called_alone(False, "gru")
+
+    def step(model, batch):
+        return F.cross_entropy(model["head"](model["encoder"](batch[0])[0]).mean(0), batch[1])
+
+    findings = diagnose(model, [(SEQUENCES.movedim(1, 0), FIRST)], step=step, probe_steps=0).findings
+    assert "mixed-samples" not in {f.code for f in findings}

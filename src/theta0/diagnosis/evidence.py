@@ -405,7 +405,8 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
     @cached_property
     def mixing(self) -> Mixing | None:
         """Whether samples influence each other; None where that cannot be asked."""
-        self.spend(count_gradients(forward=2 * min(1.0, SAMPLES / self.batches[0].size)))
+        whole = isinstance(self.batches[0].inputs, StepInputs)
+        self.spend(count_gradients(forward=2 * (1.0 if whole else min(1.0, SAMPLES / self.batches[0].size))))
         return mixing(self.model, self.batches[0])
 
     @cached_property

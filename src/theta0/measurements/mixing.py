@@ -6,16 +6,19 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from theta0._batches import Batch, checked_forward, sliced
-from theta0._models import main_output, without_labels
+from theta0._models import StepInputs, main_output, without_labels
 from theta0._state import preserve_state
 from theta0._trace.interpreter import Handler, Step, tensors_in, trace
 from theta0._trace.operations import Operation, operation_of
 
 SAMPLES = 8  # of which half are changed
 _SHARE = 1e-5  # of the size of the output: below, rounding
+RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu", "scan"))
+ATTENTION = frozenset(("scaled_dot_product_attention", "multi_head_attention_forward"))
+SEQUENTIAL = RECURRENT | ATTENTION  # what runs over positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,16 +26,19 @@ class Mixing:
     """How the samples of a batch influence each other's outputs.
 
     Attributes:
-        share: the change of outputs whose own inputs stay as they are, over that of those whose inputs are changed.
+        share: the change of outputs whose own inputs stay as they are, over that of those whose inputs are changed;
+            where `hidden`, the share of the operation's result that changes.
         operation: the first operation whose result depends on a changed sample at more places than its arguments; None
             where none does, as where samples only change places.
         kind: "statistics" where that operation takes a mean or a variance, "graph" where it applies a constant matrix
             or index, else "".
+        hidden: whether the outputs depend on no input, or are not seen, so that only the operation shows it.
     """
 
     share: float
     operation: Operation | None
     kind: str
+    hidden: bool = False
 
 
 @dataclass
@@ -43,20 +49,26 @@ class _Pass:  # grows during a pass; a plain accumulator
     number: int = 0
     operation: Operation | None = None
     kind: str = ""
+    share: float = 0.0
 
 
 def mixing(model: nn.Module, batch: Batch) -> Mixing | None:
     """Change the inputs of half of a few samples, in evaluation mode, and see whose outputs change.
 
     Outputs whose own inputs stay must stay, to rounding. The operation is found by how many of the entries of its
-    result change: at most half as long as samples stay apart, wherever their axis is.
+    result change: at most half as long as samples stay apart, wherever their axis is. Where outputs depend on no input
+    at all, as those at a position that holds no data, attention and recurrences are looked at themselves.
     The model is left bit-identical. Cost: two forward passes on eight samples, two more where they
-    do influence each other, and again where an axis of the output is as long.
+    do influence each other, and again where an axis of the output is as long; two on the whole batch for a step that
+    calls several modules, whose outputs are not seen: then too attention and recurrences are looked at themselves.
 
     Returns:
         What was found; None where it cannot be asked: fewer than four samples, outputs that are not one row a sample or
         that compare samples in pairs, models that do not take a smaller batch.
     """
+    inside = _sequential(model, batch) if isinstance(batch.inputs, StepInputs) and batch.size >= 4 else None
+    if inside is not None:
+        return inside
     found = None
     for count in (SAMPLES, SAMPLES - 2):  # an axis of the output that is as long by chance is not with another number
         found = _asked(model, batch, min(count, batch.size - batch.size % 2)) if batch.size >= 4 else None
@@ -82,14 +94,64 @@ def _asked(model: nn.Module, batch: Batch, count: int) -> Mixing | Literal["pair
         return None
     rows = (kept.double() - changed.double()).reshape(count, -1).square().mean(1).sqrt()
     size = float(kept.double().square().mean().sqrt())
-    if not float(rows[1::2].max()) > _SHARE * size:
+    hidden = not float(rows.max()) > _SHARE * size
+    if not hidden and not float(rows[1::2].max()) > _SHARE * size:
         return None
-    if not float(rows[::2].max()) > _SHARE * size:
+    if not hidden and not float(rows[::2].max()) > _SHARE * size:
         return Mixing(0.0, None, "")
     first, second = _Pass(), _Pass()
     _outputs(model, few, _recording(first))
     _outputs(model, other, _comparing(first, second, count))
+    if hidden:
+        fused = second.operation is not None and second.operation.name in SEQUENTIAL
+        return Mixing(second.share, second.operation, second.kind, hidden=True) if fused else None
     return Mixing(float(rows[::2].mean() / rows[1::2].mean()), second.operation, second.kind)
+
+
+def _sequential(model: nn.Module, batch: Batch) -> Mixing | None:
+    """As `mixing`, at attention and recurrences alone, of a step that calls several modules.
+
+    Asked where the data show that their first axis runs over samples: they have labels, one a sample, of which the
+    sequences have as many. None too where the step's model has outputs, or is given sequences without a batch.
+    """
+    if not any(isinstance(part, (nn.RNNBase, nn.MultiheadAttention)) for part in model.modules()):
+        return None
+    leaves = [leaf for leaf in tree_leaves(batch.inputs) if isinstance(leaf, Tensor) and leaf.dim()]
+    if not any(leaf.dim() == 1 and len(leaf) == batch.size for leaf in leaves):
+        return None
+    other = _half_changed(batch, batch.size)
+    if other is None:
+        return None
+    first, second = _Pass(), _Pass()
+    try:
+        if _outputs(model, batch, _sequences(first, None)) is not None:
+            return None
+        _outputs(model, other, _sequences(second, first))
+    except (ValueError, RuntimeError):
+        return None
+    return Mixing(second.share, second.operation, "", hidden=True) if second.operation is not None else None
+
+
+def _sequences(record: _Pass, before: _Pass | None) -> Handler:
+    """Keeps what attention and recurrences are given and return, or compares it with what they were given `before`."""
+
+    def after(step: Step, result: Any) -> None:
+        if step.name not in SEQUENTIAL:
+            return
+        given = [t for t in step.tensors if t.is_floating_point() and t.dim() > 2]
+        made = _floating(step, result)[:1]
+        record.results.append((step.name, tuple(t.detach().clone() for t in (*given, *made))))
+        place = len(record.results) - 1
+        if before is None or record.operation is not None or place >= len(before.results):
+            return
+        (name, old), new = before.results[place], record.results[place][1]
+        if name != step.name or [t.shape for t in old] != [t.shape for t in new] or not given:
+            return
+        shares = [_differing(a, b) for a, b in zip(old, new, strict=True)]
+        if max(shares[: len(given)]) <= 0.5 + 1e-6 < shares[-1] - 1e-6:
+            record.operation, record.share = operation_of(step), shares[-1]
+
+    return Handler(after=after)
 
 
 def _outputs(model: nn.Module, batch: Batch, *handlers: Handler) -> Tensor | None:
@@ -110,7 +172,7 @@ def _half_changed(batch: Batch, count: int) -> Batch | None:
         nonlocal differs
         if not (isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == count):
             return leaf
-        new = leaf[::2].repeat_interleave(2, 0)
+        new = leaf[::2].repeat_interleave(2, 0)[:count]
         differs = differs or not torch.equal(new, leaf)
         return new
 
@@ -140,7 +202,7 @@ def _comparing(first: _Pass, second: _Pass, count: int) -> Handler:
         known = [note for _, note in step.notes(handler)]
         opaque = step.attention is not None and not known  # what attention's projections are given is not seen
         if second.operation is None and not opaque and share > 0.5 + 1e-6 and max(known, default=0.0) <= 0.5 + 1e-6:
-            second.operation, second.kind = operation_of(step), _kind_of(step, handler, count)
+            second.operation, second.kind, second.share = operation_of(step), _kind_of(step, handler, count), share
         return share
 
     handler = Handler(after=after)

@@ -3,12 +3,12 @@
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
+from theta0.measurements.mixing import SEQUENTIAL, Mixing
 from theta0.measurements.padding import AGREE
 
 SHARE = 1e-3  # of the effect of a sample's own inputs
 STRONG = 0.03
-_WITHIN = frozenset(("softmax", "log_softmax", "scaled_dot_product_attention", "multi_head_attention_forward", "lstm"))
-_RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu", "scan"))
+_WITHIN = frozenset(("softmax", "log_softmax")) | SEQUENTIAL
 
 
 def judge(evidence: Evidence) -> list[Finding]:
@@ -106,14 +106,11 @@ def _samples(evidence: Evidence) -> Finding | None:
     where = f" It begins at {operation}." if operation is not None else ""
     return Finding(
         code="mixed-samples",
-        severity="error" if found.share >= STRONG or name in _WITHIN | _RECURRENT else "warning",
+        severity="error" if found.share >= STRONG or name in _WITHIN else "warning",
         layer="" if operation is None else operation.path,
         value=found.share,
         threshold=SHARE,
-        message=(
-            "In evaluation mode, the outputs of samples change when only the inputs of other samples do, by "
-            f"{found.share:.1%} of what their own inputs change.{where} {_advice(name)}"
-        ),
+        message=f"{_influence(found)}{where} {_advice(name)}",
         remedy="",
         source="two forward passes on eight samples, half of which are exchanged; threshold: judgement",
         layers=() if operation is None else (operation.path,),
@@ -121,8 +118,20 @@ def _samples(evidence: Evidence) -> Finding | None:
     )
 
 
+def _influence(found: Mixing) -> str:
+    if found.hidden:
+        return (
+            "Inside the network samples influence each other, in evaluation mode: with the inputs of half of them "
+            f"exchanged, {found.share:.0%} of an operation's result changes."
+        )
+    return (
+        "In evaluation mode, the outputs of samples change when only the inputs of other samples do, by "
+        f"{found.share:.1%} of what their own inputs change."
+    )
+
+
 def _advice(name: str) -> str:
-    if name in ("multi_head_attention_forward", "scaled_dot_product_attention") or name in _RECURRENT:
+    if name in SEQUENTIAL:
         return "The batch lies along the axis that it runs over: give (length, batch, width), or say batch_first=True."
     if name in ("softmax", "log_softmax", "normalize", "cumsum"):
         return "It runs along the axis of the samples: pass another dim."
