@@ -13,6 +13,7 @@ from theta0._trace.functions import SPECS
 from theta0.captures.entries import Constant, Entry, Use, closure
 from theta0.captures.recording import Pass, Recording, Steps, passes_for
 from theta0.captures.tape import CapturedBatch, Operation, Result, Tape, Value, Weight, mapped
+from theta0.measurements.taken_back import TakenBack
 
 CLIP_TOLERANCE = 1e-3  # of a norm: torch clips to the limit but for 1e-6 and rounding
 
@@ -140,6 +141,15 @@ def opposed(found: Recording, steps: Steps | None, entries: Iterable[Entry]) -> 
     others = {id(p) for other in found.optimizers.values() for p in other.parameters} - own
     modules = {id(entry.module): entry.module for entry in entries if entry.module is not None}
     return steps.rewritten or any(id(p) in others for module in modules.values() for p in module.parameters())
+
+
+def taken_back(found: Recording, steps: Steps | None, model: nn.Module) -> tuple[TakenBack, ...]:
+    """The trained parameters whose steps the script takes back, or overwrites, each time."""
+    if steps is None:
+        return ()
+    names = {id(p): name for name, p in model.named_parameters()}
+    own = [names.get(id(p), "a parameter outside of the model") for p in steps.parameters]
+    return steps.values.taken_back(own, [found.written.get(id(p), "") for p in steps.parameters])
 
 
 def _scale(group: Sequence[Pass]) -> float:

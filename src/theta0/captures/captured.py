@@ -24,6 +24,7 @@ from theta0.captures.assembly import (
     opposed,
     plain_form,
     stepped,
+    taken_back,
     tape_of,
     unscaled,
 )
@@ -31,6 +32,7 @@ from theta0.captures.entries import Use, closure
 from theta0.captures.recording import Pass, Recording, Steps
 from theta0.captures.schedules import scheduled_rates
 from theta0.captures.tape import CapturedBatch, replay, replayed
+from theta0.measurements.taken_back import TakenBack
 
 _TOLERANCE = (
     1e-5  # of losses and gradients on accelerators and over ranks, whose sums are not the same twice; else exactly
@@ -59,6 +61,7 @@ class CapturedStep:
             no optimizer stepped.
         opposed: whether something beyond the loss keeps it in bounds: another optimizer trains what the loss depends
             on, or the script rewrites weights between steps.
+        taken_back: the trained parameters that the script changes between steps so that these lead nowhere.
     """
 
     model: nn.Module
@@ -74,6 +77,7 @@ class CapturedStep:
     clip_norm: float | None = None
     rates: tuple[float, ...] | None = None
     opposed: bool = False
+    taken_back: tuple[TakenBack, ...] = ()
 
     def __repr__(self) -> str:
         """The step in one line, without the weights and the data."""
@@ -95,6 +99,7 @@ class CapturedStep:
             "clip_norm": self.clip_norm,
             "rates": self.rates,
             "opposed": self.opposed,
+            "taken_back": self.taken_back,
         }
 
 
@@ -179,6 +184,7 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
         clip_norm(steps),
         schedule or None,
         opposed(found, steps, closure(every)),
+        taken_back(found, steps, model),
     )
 
 

@@ -18,7 +18,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from theta0._models import graph_nodes, unwrapped
 from theta0._ranks import exchanges_gradients
 from theta0._state import snapshot
-from theta0._trace.interpreter import PROCEED, Handler, Interpreter, Step
+from theta0._trace.interpreter import PROCEED, Handler, Interpreter, Step, tensors_in
+from theta0._trace.source import source_of_caller
 from theta0.captures.entries import (
     Constants,
     Entry,
@@ -30,9 +31,11 @@ from theta0.captures.entries import (
     surroundings,
 )
 from theta0.captures.tape import differentiated, leaves_of, mapped
+from theta0.measurements.taken_back import StepValues
 
 _BACKWARD = (Tensor.backward, torch.autograd.backward)
 _VIEWS = ("T", "mT", "H", "mH", "real", "imag")  # attributes that are functions of the tensor
+_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 _DATA = Tensor.data.__get__  # type: ignore[attr-defined] # of what a call made; of a parameter it writes to that
 _ASKED = 3  # times to stop; a script that goes on catches everything
 _PATIENCE = 8  # times as many passes as are wanted: then it is enough, whatever is missing
@@ -90,6 +93,7 @@ class Steps:  # grows while the script runs
         schedule: these, and those to come, as far as a scheduler says.
         rewritten: whether its parameters changed between two of its steps, as by clipping weights.
         sums: of its parameters after its last step.
+        values: of its parameters before and after its steps.
         begun: how many groups there were before its last step.
         consumed: how many passes had been seen at its last step.
         restore: puts its state back.
@@ -106,6 +110,7 @@ class Steps:  # grows while the script runs
     schedule: tuple[float, ...] = ()
     rewritten: bool = False
     sums: Tensor | None = None
+    values: StepValues = field(default_factory=StepValues)
     begun: int = 0
     consumed: int = 0
 
@@ -146,6 +151,9 @@ class Recording:  # grows while the script runs
         handler: the interpreter's only one.
         skip: optimizer steps that are still to be passed over.
         exchanging: whether the latest module called averages its gradients over the ranks.
+        stepping: whether an optimizer's step runs.
+        places: the parameters that optimizers have trained, by where their values lie.
+        written: the line that wrote to each of them last, outside of optimizers.
     """
 
     wanted: int
@@ -169,6 +177,9 @@ class Recording:  # grows while the script runs
     handler: Handler = field(default_factory=Handler)
     exchanging: bool = False
     skip: int = 0
+    stepping: bool = False
+    places: dict[int, int] = field(default_factory=dict)
+    written: dict[int, str] = field(default_factory=dict)
 
     @property
     def enough(self) -> bool:
@@ -364,6 +375,7 @@ class _Ahead:  # of the function that runs: functions do not nest under one mode
 
 def _before(found: Recording, step: Step) -> None:
     step.memory = None
+    _note_written(found, step)
     if found.interpreter is None or step.function in _BACKWARD or not _recordable(step):
         return
     noted = any(step.note(tensor, found.handler) is not None for tensor in step.tensors)
@@ -371,6 +383,18 @@ def _before(found: Recording, step: Step) -> None:
         step.function != _DATA and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in step.tensors)
     ):
         step.memory = _Ahead(_bound(found, (step.arguments, step.options)), random_states())
+
+
+def _note_written(found: Recording, step: Step) -> None:
+    """Note the line where a script itself writes to what its optimizers train."""
+    name = step.name
+    writes = step.function == _SET_DATA or (name.endswith("_") and not name.startswith("__"))
+    if found.stepping or not found.places or not writes:
+        return
+    keys = [found.places.get(t.data_ptr()) for t in tensors_in(step.arguments[:1], {}) if t.layout is torch.strided]
+    written = [key for key in keys if key is not None]
+    if written:
+        found.written |= dict.fromkeys(written, str(source_of_caller() or ""))
 
 
 def _recordable(step: Step) -> bool:
@@ -479,6 +503,8 @@ def _before_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
     steps.rates.append(float(group["lr"]))
     steps.rewritten = steps.rewritten or not (steps.sums is None or torch.equal(steps.sums, _sums(steps)))
     steps.begun = len(steps.groups)
+    steps.values.begins(steps.parameters)
+    found.stepping = True
     _consume(found, steps)
 
 
@@ -497,7 +523,7 @@ def _putter(parameter: Tensor) -> Callable[[], None]:
 
 
 def _after_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
-    steps = found.optimizers.get(id(optimizer))
+    steps, found.stepping = found.optimizers.get(id(optimizer)), False
     if steps is None:
         return
     if found.skip > 0:
@@ -506,6 +532,8 @@ def _after_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
         return
     _consume(found, steps, closure=True)
     steps.sums = _sums(steps)
+    steps.values.ends(steps.parameters)
+    found.places |= {p.data_ptr(): id(p) for p in steps.parameters if p.numel()}
     changed = {id(p) for p in steps.parameters}
     found.trained |= changed
     for entry in found.live:

@@ -229,7 +229,7 @@ def _targets(name: str, captured: "Captured", index: int | None) -> list["Target
         say(f"{title}: {_summary(step, kind)}", err=True)
         build = partial(copy.deepcopy, step.model)
         taken = step.batches, step.loss, step.optimizer, step.learning_rate, build
-        observed = {key: step.arguments[key] for key in ("gradient_kept", "rates", "opposed")}
+        observed = {key: step.arguments[key] for key in ("gradient_kept", "rates", "opposed", "taken_back")}
         seen: dict[str, Any] = {"step": step.step, "observed": observed, "clip_norm": step.clip_norm}
         found.append(Target(title, step.model, *taken, **seen, number=number))
     if not captured.ended:

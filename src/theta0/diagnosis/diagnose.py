@@ -22,6 +22,7 @@ from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.diagnosis.rule import Rule
 from theta0.diagnosis.rules import RULES
 from theta0.experiments.optimizers import Optimizer, OptimizerKind, Scheduler, optimizer_kind, rate_of
+from theta0.measurements.taken_back import TakenBack
 
 PROBE_STEPS = 100  # with what the other measurements take, less than 120 gradients
 
@@ -41,6 +42,7 @@ def diagnose(
     gradient_kept: float | None = None,
     rates: Sequence[float] | None = None,
     opposed: bool = False,
+    taken_back: Sequence[TakenBack] = (),
     max_batches: int | None = 4,
     probe_steps: int = PROBE_STEPS,
     seconds: float | None = None,
@@ -81,6 +83,8 @@ def diagnose(
             its rate changes.
         opposed: whether something beyond the loss keeps it in bounds: another optimizer that trains against it, or
             weights that are clipped between steps, as of a critic. A loss that falls without end is then no finding.
+        taken_back: the trained parameters that your loop changes between steps so that these lead nowhere; a captured
+            script brings them.
         max_batches: how many batches are read; None reads all.
         probe_steps: gradients that short training runs may take, at most; 0 leaves them out, which is said in
             `Diagnosis.not_measured`.
@@ -137,6 +141,7 @@ def diagnose(
             gradient_kept=gradient_kept,
             rates=rates,
             opposed=opposed,
+            taken_back=taken_back,
             probe_steps=probe_steps,
             seconds=seconds,
             rules=rules,
@@ -155,6 +160,7 @@ def diagnosis_of(
     gradient_kept: float | None = None,
     rates: Sequence[float] | None = None,
     opposed: bool = False,
+    taken_back: Sequence[TakenBack] = (),
     probe_steps: int = 0,
     seconds: float | None = None,
     rules: Sequence[Rule] | None = None,
@@ -175,6 +181,7 @@ def diagnosis_of(
         gradient_kept=gradient_kept,
         rates=rates,
         opposed=opposed,
+        taken_back=taken_back,
         probe_steps=probe_steps,
     )
     evidence.progress = progress

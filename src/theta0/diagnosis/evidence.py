@@ -41,6 +41,7 @@ from theta0.measurements.non_finite import NonFiniteOrigin, non_finite_origin
 from theta0.measurements.recurrences import CutRecurrence, cut_recurrence
 from theta0.measurements.residual_stream import ResidualStream
 from theta0.measurements.signals import Observation, observed
+from theta0.measurements.taken_back import TakenBack
 from theta0.measurements.zero_gradients import STEPS, still_zero
 
 _FALLEN = 0.4  # of the first loss, where no constant is known
@@ -66,6 +67,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         gradient_kept: the share of the gradient's norm that the user's optimizer step finds; None where not known.
         rates: the learning rates of the first steps, as the user's schedule sets them; None where it is not known.
         opposed: whether something beyond the loss keeps it in bounds, as an adversary's training does.
+        taken_back: the trained parameters that the user's loop changes between steps so that these lead nowhere.
         probe_steps: gradients that short training runs may take; 0 leaves them out.
         not_measured: what could not be looked at, in sentences; rules add to it.
         cost: what has been measured so far, in gradients.
@@ -84,9 +86,11 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         gradient_kept: float | None = None,
         rates: Sequence[float] | None = None,
         opposed: bool = False,
+        taken_back: Sequence[TakenBack] = (),
         probe_steps: int = 0,
     ) -> None:
         self.gradient_kept, self.rates, self.opposed = gradient_kept, rates, opposed
+        self.taken_back = tuple(taken_back)
         self.probe_steps, self.not_measured = probe_steps, list[str]()
         self.model = with_shapes(model, batches[0])
         self.kind = optimizer if isinstance(optimizer, OptimizerKind) else optimizer_kind(optimizer, self.model)

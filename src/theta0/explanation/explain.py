@@ -23,6 +23,7 @@ from theta0.explanation.bench import NOTHING, Bench, Change, Setting, Trial, sca
 from theta0.explanation.changes import REMEDY, changes
 from theta0.explanation.modules import NEAR, guilty, helps, units
 from theta0.explanation.results import Explanation, Proof
+from theta0.measurements.taken_back import TakenBack
 from theta0.treatment.remedies import named_by
 
 SEEDS = 2  # on which a change must help to be proven
@@ -46,6 +47,7 @@ def explain(
     gradient_kept: float | None = None,
     rates: Sequence[float] | None = None,
     opposed: bool = False,
+    taken_back: Sequence[TakenBack] = (),
     budget: float = 400,
     seconds: float | None = None,
     keep: Collection[str] = (),
@@ -73,6 +75,7 @@ def explain(
         gradient_kept: the share of the gradient that your optimizer's step finds; see `diagnose`.
         rates: the learning rates of the first steps; see `diagnose`.
         opposed: whether something beyond the loss keeps it in bounds; see `diagnose`.
+        taken_back: parameters that your loop changes between steps; see `diagnose`.
         budget: gradients in all.
         seconds: at most, also.
         keep: paths of modules whose values are pretrained and are not drawn anew.
@@ -111,7 +114,15 @@ def explain(
     with preserve_state(inner), shown(progress, "explaining") as tell:
         tell("looking at the starting point", 0.0)
         diagnosis = diagnosis_of(
-            inner, data, loss, optimizer=named, rate=rate, gradient_kept=gradient_kept, rates=rates, opposed=opposed
+            inner,
+            data,
+            loss,
+            optimizer=named,
+            rate=rate,
+            gradient_kept=gradient_kept,
+            rates=rates,
+            opposed=opposed,
+            taken_back=taken_back,
         )
         bench = _bench(inner, data, loss, kind, rate, diagnosis, budget, deadline)
         bench.tell = lambda text: tell(text, bench.spent / bench.budget)

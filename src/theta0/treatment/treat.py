@@ -21,6 +21,7 @@ from theta0._training import Run
 from theta0.diagnosis.results import Diagnosis
 from theta0.experiments.optimizers import Optimizer, Scheduler, optimizer_kind, rate_of
 from theta0.layers.standardized_input import StandardizedInput
+from theta0.measurements.taken_back import TakenBack
 from theta0.treatment.faults import other_causes
 from theta0.treatment.reasons import CONSTRAINED, elsewhere, nothing, proven, unproven
 from theta0.treatment.remedies import REMEDIES, named_by
@@ -177,6 +178,7 @@ def treat(
     gradient_kept: float | None = None,
     rates: Sequence[float] | None = None,
     opposed: bool = False,
+    taken_back: Sequence[TakenBack] = (),
     steps: int = 100,
     max_batches: int | None = 32,
     generator: Randomness = None,
@@ -208,6 +210,7 @@ def treat(
         gradient_kept: the share of the gradient that your optimizer's step finds; see `diagnose`.
         rates: the learning rates of the first steps; see `diagnose`.
         opposed: whether something beyond the loss keeps it in bounds; see `diagnose`.
+        taken_back: parameters that your loop changes between steps; see `diagnose`.
         steps: the training budget of each run.
         max_batches: how many batches are read; None reads all.
         generator: for remedies that draw.
@@ -232,7 +235,7 @@ def treat(
         (True, 'lcw')
     """
     checked(loss, step)
-    observed = {"gradient_kept": gradient_kept, "rates": rates, "opposed": opposed}
+    observed = {"gradient_kept": gradient_kept, "rates": rates, "opposed": opposed, "taken_back": taken_back}
     if with_ not in ("auto", STANDARDIZE, *REMEDIES):
         raise ValueError(f"with: expected auto, {', '.join(REMEDIES)}, {STANDARDIZE}, got {with_!r}")
     inner = initialised(model)

@@ -1,8 +1,9 @@
-"""Gradients that are lost between the backward pass and the optimizer's step."""
+"""Gradients that are lost between the backward pass and the optimizer's step, and steps that are taken back."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 
 import torch
 from torch import nn
@@ -10,14 +11,51 @@ from torch import nn
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.outcome import fall
 from theta0.diagnosis.results import Finding, Severity
-from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded
+from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded, listed
+from theta0.measurements.taken_back import TakenBack
 
 ERROR, WARNING = 1e-4, 1e-2  # of the gradient's norm, where a step is as long as the gradient
 FAINT, WEAK = 1e-2, 1e-1  # of ε, root mean square of an entry: an adaptive step is this share of the rate
+UNDONE = 0.5  # of a step, or of the way from the start: what is trained goes back
+MOST = 0.5  # of the entries that the optimizer trains
 MOVES = 1e-4  # of the weights' norm in one step: an ordinary step, whatever was clipped before it
 
 
 def judge(evidence: Evidence) -> Finding | None:
+    """What is lost before the step; else what is taken back after it."""
+    return _lost(evidence) or _taken_back(evidence.taken_back)
+
+
+def _taken_back(changed: Sequence[TakenBack]) -> Finding | None:
+    """Parameters that the loop itself writes to between steps, so that these lead nowhere, or not far."""
+    undone = [one for one in changed if one.share >= UNDONE or one.overwritten]
+    pulled = [one for one in changed if one.share < UNDONE and not one.overwritten]
+    shown = undone or (pulled if sum(one.weight for one in pulled) >= MOST else [])
+    if not shown:
+        return None
+    severe = bool(undone) and sum(one.weight for one in undone) >= MOST
+    first, share = max(shown, key=lambda one: one.weight), median(one.share for one in shown)
+    how = "are overwritten" if first.overwritten and not share else f"go {share:.1%} of the way back to where they were"
+    named = listed([one.parameter for one in shown])
+    return Finding(
+        code="lost-gradient",
+        severity="error" if severe else "warning",
+        layer="",
+        value=share if share else 1.0,
+        threshold=UNDONE if undone else 0.0,
+        message=(
+            f"Between the optimizer's steps something else writes to what it trains: {named} {how} each time, so that "
+            f"{'what a step learns is lost' if undone else 'steps do not add up'}. Look whether a soft update or a "
+            "copy goes the wrong way (the target follows the trained network, not the reverse), or whether weights "
+            "are initialized or loaded inside the loop."
+        ),
+        remedy="",
+        source="the values before and after each of the steps seen; exact; threshold: judgement",
+        source_line=next((one.line for one in shown if one.line), ""),
+    )
+
+
+def _lost(evidence: Evidence) -> Finding | None:
     """Nothing at all for any optimizer; a small share where the step is then too short to train."""
     kept = evidence.gradient_kept
     if kept is None or kept >= WARNING:
@@ -130,7 +168,7 @@ def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> F
     run = None if probe is None else next((run for run in probe.runs if run.outcome == "trains"), None)
     if probe is None or run is None:
         return finding
-    said = f" Short runs make steps of their own, with the whole gradient: {fall(run, probe.first)}."
+    said = f" Short runs make steps of their own, which nothing takes from or changes: {fall(run, probe.first)}."
     return replace(finding, message=finding.message + said)
 
 
@@ -142,11 +180,14 @@ RULE = Rule(
     revise=revise,
     doc=RuleDoc(
         meaning="The backward pass computes a gradient, but at the optimizer's step it is zero or almost zero: the "
-        "weights hardly change.",
+        "weights hardly change. Or the step is made, and the loop then changes the weights back, so that nothing "
+        "adds up.",
         why="`zero_grad()` is called between `backward()` and `step()`; `clip_grad_norm_` clips to a tiny "
         "norm; gradients are clipped while they are still multiplied by the scale of a `GradScaler`, "
-        "before `unscale_`; or gradients are multiplied by a small number. theta0 knows this from training "
-        "scripts, which it watches, or from `gradient_kept`.",
+        "before `unscale_`; or gradients are multiplied by a small number. Steps are taken back by a soft update of a "
+        "target network whose arguments are exchanged, so that the trained network follows the target; by averaged "
+        "weights that are loaded into the network; or by an initialization inside the loop. theta0 knows this from "
+        "training scripts, which it watches, or from `gradient_kept` and `taken_back`.",
         numbers=(
             (
                 "share of the gradient's norm that the step finds, the median of the steps seen; a loss scale that is "
@@ -160,6 +201,14 @@ RULE = Rule(
                 f"{WARNING:g}: root mean square of the gradient's entries that are left, over the optimizer's epsilon",
                 f"{FAINT:g}; {WEAK:g}",
                 "a step is the rate times g / (√v + ε)",
+            ),
+            (
+                "of a script's steps, which share of the way from where a parameter started, or from before the latest "
+                "step, each change between two steps leads straight back, or whether each overwrites it by half of its "
+                "size; clipping, normalizing and decay lead elsewhere",
+                f"{UNDONE:.0%}, or overwritten: error where these are {MOST:.0%} of all entries, else warning; any "
+                f"share: warning where these are {MOST:.0%}",
+                "judgement",
             ),
         ),
         fix="gradient_kept = 1.0  # optimizer.zero_grad() stands before loss.backward()",
