@@ -91,6 +91,43 @@ def test_torchs_encoder(batch_first):
     assert (finding.severity, finding.layer) == ("error", "body.layers.0.self_attn")
 
 
+SAME = [(TOKENS[:, :-1], TOKENS[:, :-1])]
+
+
+class Shifting(Recurrent):
+    """A decoder that puts a start token before its inputs itself."""
+
+    def forward(self, ids):
+        return super().forward(torch.cat([torch.zeros_like(ids[:, :1]), ids[:, :-1]], 1))
+
+
+class Bottleneck(Recurrent):
+    """An autoencoder of sequences."""
+
+    def forward(self, ids):
+        states = self.body(self.embed(ids))[1][0][-1]
+        return self.head(states[:, None] + self.embed(torch.arange(ids.shape[1])))
+
+
+@pytest.mark.parametrize("model", [Decoder(causal), Encoder(True), Recurrent(False)], ids=lambda m: type(m).__name__)
+def test_a_decoder_that_is_fed_its_targets_unshifted(model):
+    (finding,) = mixed(model, SAME)
+    assert finding.severity == "error"
+    assert "given its own targets" in finding.message
+    assert mixed(model, [(TOKENS[:, :-1], TOKENS[:, :-1].flip(1))]) == []
+
+
+@pytest.mark.parametrize("model", [Shifting(False), Bottleneck(False), Recurrent(True)], ids=lambda m: type(m).__name__)
+def test_inputs_that_are_the_targets_of_a_network_that_shifts_them_or_sees_all_are_no_finding(model):
+    assert mixed(model, SAME) == []
+
+
+@pytest.mark.parametrize("hidden", [0.15, 0.5])
+def test_a_masked_language_model_that_is_scored_everywhere_is_no_finding(hidden):
+    masked = TOKENS[:, :-1].masked_fill(torch.rand(TOKENS[:, :-1].shape) < hidden, 0)
+    assert mixed(Encoder(False), [(masked, TOKENS[:, :-1])]) == []
+
+
 def test_recurrent_networks():
     assert mixed(Recurrent(False)) == []
     (finding,) = mixed(Recurrent(True))

@@ -163,3 +163,25 @@ def test_a_script(ill, tmp_path):
     assert captured["step"] is not None
     found = ahead(model, batches, **captured)
     assert [f.source_line for f in found] == (["script.py:17: logits = head(body(hidden))"] if ill else [])
+
+
+class Translator(nn.Module):
+    """A decoder with another input than its tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.state, self.decoder = nn.Linear(4, 16), Recurrent(False)
+
+    def forward(self, x, tokens):
+        return self.decoder.head(self.decoder.body(self.decoder.embed(tokens))[0] + self.state(x)[:, None])
+
+
+@pytest.mark.parametrize("shifted", [True, False])
+def test_a_step_whose_decoder_is_fed_its_targets(shifted):
+    def step(model, batch):
+        given = torch.cat([torch.zeros_like(batch[1][:, :1]), batch[1][:, :-1]], 1) if shifted else batch[1]
+        return cross_entropy(model(batch[0], given), batch[1])
+
+    found = diagnose(Translator(), [(torch.randn(len(TOKENS), 4), TOKENS)], step=step).findings
+    said = [f for f in found if "given its own targets" in f.message]
+    assert [f.severity for f in said] == ([] if shifted else ["error"])

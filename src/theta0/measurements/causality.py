@@ -32,11 +32,15 @@ class LookAhead:
             are changed.
         operation: the first operation whose result changes before that position; None where none is seen.
         axis: of the positions, in the inputs.
+        own: of outputs that depend on no later input and are compared with the input at their own position: the change
+            of the first of those whose own input is changed, over that of all of these; 0 where it does not depend on
+            it, or is compared with the next input.
     """
 
     share: float
     operation: Operation | None
     axis: int
+    own: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +87,11 @@ class _Stepped:  # grows during a pass; a plain accumulator
 
 @dataclass(frozen=True, eq=False)
 class _Shift:
-    """The input whose next positions are the targets, and the axis of its positions."""
+    """The input that is the target, one position on or where it `stays`, and the axis of its positions."""
 
     leaf: Tensor
     axis: int
+    stays: bool = False
 
     @property
     def length(self) -> int:
@@ -108,8 +113,10 @@ def look_ahead(model: nn.Module, batch: Batch, loss: Loss) -> LookAhead | None:
     """Change each sequence's inputs from its middle on, in evaluation mode, and see whether earlier outputs change.
 
     Asked only where the loss is given each next input as its target: by the batch, or by a model that shifts labels
-    itself. The model is left bit-identical. Cost: a forward pass with the loss and one without, on four samples; of a
-    step of the user's own, which may take no other number of samples, two of it, and two more to find the operation.
+    itself. And of tokens where the loss is given each input as the target at its own position, as of a decoder that
+    is fed its targets unshifted: there a causal network has to depend on earlier ones alone. The model is left bit-
+    identical. Cost: a forward pass with the loss and one without, on four samples; of a step of the user's own,
+    which may take no other number of samples, two of it, and two more to find the operation.
 
     Returns:
         What was found; None where it cannot be asked.
@@ -126,7 +133,7 @@ def look_ahead(model: nn.Module, batch: Batch, loss: Loss) -> LookAhead | None:
         with preserve_state(model):
             model.eval()
             before = _traced(model, few, loss, _recording(first))
-        shift = _shift(few, first.targets)
+        shift = _shift(few, first.targets) or _unshifted(_sequences(few), first.targets)
         other = None if shift is None else _later_changed(few, shift)
         if shift is None or other is None:
             return None
@@ -137,8 +144,18 @@ def look_ahead(model: nn.Module, batch: Batch, loss: Loss) -> LookAhead | None:
             after = _traced(model, unlabelled, None, _comparing(first, found, shift.length))
     except (ValueError, RuntimeError):
         return None
+    return _seen_ahead(before, after, shift, found)
+
+
+def _seen_ahead(
+    before: Tensor | None, after: Tensor | None, shift: _Shift, found: Sequence[Operation]
+) -> LookAhead | None:
+    """What two outputs say, between which the inputs from the middle on were changed."""
     share = _share(before, after, shift)
-    return None if share is None else LookAhead(share, found[0] if found and share else None, shift.axis)
+    if share is None or (shift.stays and share):
+        return None  # every output sees every input: an autoencoder is to return them
+    own = _own(before, after, shift) if shift.stays else 0.0
+    return LookAhead(share, found[0] if found and share else None, shift.axis, own)
 
 
 def _step_look_ahead(model: nn.Module, batch: Batch) -> LookAhead | None:
@@ -155,9 +172,9 @@ def _step_look_ahead(model: nn.Module, batch: Batch) -> LookAhead | None:
         other = _step_pass(model, batch, exchanged=(shift.leaf, new))
         if not other.changed or len(other.compared) != len(seen.compared):
             return None
-        share = _share(seen.compared[place], other.compared[place], shift)
-        if not share:
-            return None if share is None else LookAhead(share, None, shift.axis)
+        ahead = _seen_ahead(seen.compared[place], other.compared[place], shift, ())
+        if ahead is None or not ahead.share:
+            return ahead
         first, found = _First(), list[Operation]()
         again = _step_pass(model, batch, _recording(first))
         if not torch.equal(again.compared[place], seen.compared[place]):
@@ -165,7 +182,7 @@ def _step_look_ahead(model: nn.Module, batch: Batch) -> LookAhead | None:
         _step_pass(model, batch, _comparing(first, found, shift.length), exchanged=(shift.leaf, new))
     except (ValueError, RuntimeError, IndexError):
         return None
-    return LookAhead(share, found[0] if found else None, shift.axis)
+    return replace(ahead, operation=found[0] if found else None)
 
 
 def _step_pass(
@@ -183,7 +200,7 @@ def _step_pass(
 def _step_shift(seen: _Stepped) -> tuple[_Shift | None, int]:
     """What the network is given that a loss has one position on as its target, and the number of that loss."""
     for place, target in enumerate(seen.targets):
-        shift = _shifted(seen.given, [target])
+        shift = _shifted(seen.given, [target]) or _unshifted(seen.given, [target])
         if shift is not None:
             return shift, place
     return None, 0
@@ -310,6 +327,18 @@ def _share(before: Tensor | None, after: Tensor | None, shift: _Shift) -> float 
     return early / late if early > _SHARE * size else 0.0
 
 
+def _own(before: Tensor | None, after: Tensor | None, shift: _Shift) -> float:
+    """The change of the output at the first position changed, over that of all behind it too."""
+    axis = None if before is None else _position_axis(before, shift)
+    if before is None or after is None or axis is None:
+        return 0.0
+    shape, where = axis
+    change = (before.double() - after.double()).reshape(shape).movedim(where, 0)
+    size, half = float(before.double().square().mean().sqrt()), shift.length // 2
+    own, late = (float(part.square().mean().sqrt()) for part in (change[half], change[half:]))
+    return own / late if own > _SHARE * size else 0.0
+
+
 def _position_axis(output: Tensor, shift: _Shift) -> tuple[tuple[int, ...], int] | None:
     """The shape in which an output has an axis of positions, and which one it is."""
     samples, length = shift.leaf.shape[1 - shift.axis], shift.length
@@ -339,6 +368,21 @@ def _shifted(leaves: Iterable[Tensor], targets: Sequence[Tensor]) -> _Shift | No
                 has = target.reshape(shape).narrow(axis, 0, leaf.shape[axis] - 1)
                 if _equal(has, wanted) >= _MATCH > _equal(has, leaf.narrow(axis, 0, leaf.shape[axis] - 1)):
                     return _Shift(leaf, axis)
+    return None
+
+
+def _unshifted(leaves: Iterable[Tensor], targets: Sequence[Tensor]) -> _Shift | None:
+    """The tokens that a loss has as its target at their own positions, and not one position on."""
+    for leaf in leaves:
+        for target in targets:
+            if leaf.dim() != 2 or leaf.is_floating_point() or leaf.numel() != target.numel():
+                continue
+            has = target.reshape(leaf.shape)
+            axis = 0 if leaf.shape[1] < _SHORTEST else 1
+            on = leaf.shape[axis] - 1
+            shifted = _equal(has.narrow(axis, 0, on), leaf.narrow(axis, 1, on)) if on else 1.0
+            if _equal(has, leaf) >= _MATCH > shifted and leaf.shape[axis] >= _SHORTEST:
+                return _Shift(leaf, axis, stays=True)
     return None
 
 

@@ -3,6 +3,7 @@
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
+from theta0.measurements.causality import LookAhead
 from theta0.measurements.mixing import SEQUENTIAL, Mixing
 from theta0.measurements.padding import AGREE
 
@@ -25,6 +26,8 @@ def judge(evidence: Evidence) -> list[Finding]:
 def _ahead(evidence: Evidence) -> Finding | None:
     """Outputs that change with later inputs, where the next input is the target."""
     found = evidence.look_ahead
+    if found is not None and found.own >= SHARE:
+        return _given_its_targets(found)
     if found is None or found.share < SHARE:
         return None
     where = f" It begins at {found.operation}." if found.operation is not None else ""
@@ -44,6 +47,25 @@ def _ahead(evidence: Evidence) -> Finding | None:
         source="two forward passes, between which the later halves of samples are exchanged; exactly 0 with a mask",
         layers=() if found.operation is None else (found.operation.path,),
         source_line="" if found.operation is None else found.operation.line,
+    )
+
+
+def _given_its_targets(found: LookAhead) -> Finding:
+    """A network that sees only earlier positions and is given, at each, the very token that it is to predict there."""
+    return Finding(
+        code="mixed-samples",
+        severity="error",
+        layer="",
+        value=found.own,
+        threshold=SHARE,
+        message=(
+            "The network is given its own targets: the target of each position is the input at that position, and the "
+            "output there depends on it, while no output depends on later inputs. It learns to copy: the loss falls to "
+            "next to nothing, and it cannot generate. Shift by one: inputs tokens[:, :-1] and targets tokens[:, 1:], "
+            "or a start token before the decoder's inputs."
+        ),
+        remedy="logits = model(tokens[:, :-1]); loss = F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:])",
+        source="two forward passes, between which the later halves of samples are exchanged; exactly 0 where shifted",
     )
 
 
@@ -156,7 +178,7 @@ RULE = Rule(
         "but the network is of no use.",
         why="The batch and sequence axes are exchanged (`batch_first`), a softmax or a norm runs over the "
         "batch axis, or a `reshape` or `view` is used where a transpose is meant. For positions: a mask is "
-        "missing, inverted, or off by one.",
+        "missing, inverted, or off by one, or a decoder is fed its targets without the shift by one.",
         numbers=(
             (
                 "change of the outputs whose own inputs stay, over that of those whose inputs are exchanged, in "
@@ -169,6 +191,12 @@ RULE = Rule(
                 "positions, over that of the second half, whose inputs alone are exchanged, in evaluation mode",
                 f"{SHARE:g}: error",
                 "a causal network gives exactly 0; judgement",
+            ),
+            (
+                "tokens that are inputs and targets at the same positions of a network whose outputs do not depend on "
+                "later inputs: change of the output whose own input is exchanged, over that of all behind it too",
+                f"{SHARE:g}: error",
+                "exactly 0 where inputs are shifted; an autoencoder depends on all inputs; judgement",
             ),
             ("positions from which attention hides everything, in every sample", "0: warning", "exact"),
             (
