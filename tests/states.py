@@ -12,7 +12,8 @@ from torch.nn.parameter import is_lazy
 def raw(tensor: Tensor | None) -> Any:
     if tensor is None or is_lazy(tensor):
         return None
-    return tuple(tensor.shape), str(tensor.dtype), tensor.detach().contiguous().cpu().view(-1).numpy().tobytes()
+    flat = tensor.detach().to_dense().contiguous().cpu().view(-1)
+    return tuple(tensor.shape), str(tensor.dtype), flat.view(torch.uint8).numpy().tobytes()
 
 
 def state_of(model: nn.Module) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Any source of data → repeatable batches on the model's device; a loss by name or callable."""
 
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from theta0._models import Step, StepInputs, device_of, outputs_of, parameter_na
 from theta0._ranks import pooled
 from theta0._state import preserve_randomness
 
+P = ParamSpec("P")
+Found = TypeVar("Found")
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -308,6 +311,31 @@ def in_single_precision(model: nn.Module, batches: Sequence[Batch]) -> tuple[nn.
     if not any(p.dtype in _HALF for p in model.parameters()):
         return model, list(batches)
     return copy.deepcopy(model).float(), cast_batches(batches, torch.float32)
+
+
+def searched_in_single_precision(
+    search: Callable[Concatenate[nn.Module, P], Found],
+) -> Callable[Concatenate[nn.Module, P], Found]:
+    """A search that trains a model in place: one of half precision is trained as a float32 copy, and written back.
+
+    In half precision most of Adam's steps are below the rounding of a weight, and float16 overflows.
+    """
+
+    @functools.wraps(search)
+    def searched(model: nn.Module, *args: P.args, **kwargs: P.kwargs) -> Found:
+        inner = initialised(model)
+        if not any(p.dtype in _HALF for p in inner.parameters()):
+            return search(inner, *args, **kwargs)
+        copied = copy.deepcopy(inner).float()
+        found = search(copied, *args, **kwargs)
+        with torch.no_grad():
+            for own, value in zip(
+                [*inner.parameters(), *inner.buffers()], [*copied.parameters(), *copied.buffers()], strict=True
+            ):
+                own.data.copy_(value)
+        return found
+
+    return cast(Callable[Concatenate[nn.Module, P], Found], searched)
 
 
 def cast_batches(batches: Sequence[Batch], dtype: torch.dtype) -> list[Batch]:

@@ -102,6 +102,12 @@ def merged_samples(a: SampleMoments, b: SampleMoments) -> SampleMoments:
     return SampleMoments(count, a.mean + step * (b.count / count), squares)
 
 
+def real_entries(values: Tensor) -> Tensor:
+    """A dense tensor of the same real numbers: of a sparse one with its zeros, of a complex one both parts."""
+    dense = values.to_dense() if values.layout != torch.strided else values
+    return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
+
+
 def square_sum(values: Tensor) -> float:
     """The sum of squares, to a relative error of 1e-7 whatever the size of the entries; not finite where one is not."""
     if _is_exact(values):

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from theta0._trace.interpreter import eager, no_dropout
+from theta0._trace.interpreter import eager, no_dropout, without_checkpoints
 
 # Where nn.Module keeps what can be registered: copied one level deeper than other attributes.
 _REGISTRIES = frozenset(
@@ -127,14 +127,15 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
 
     Dropout is off (modules, functionals, attention and recurrent layers); attention runs on the kernel written in
     plain operations, since the fused ones have no double backward; recurrent layers run without cuDNN for the same
-    reason; compiled regions run eagerly. Modes stay as found, so batch normalisation in training mode uses
-    batch statistics; the running ones are put back.
+    reason; compiled regions run eagerly, checkpointed ones once; embeddings have dense gradients. Modes stay as found,
+    so batch normalisation in training mode uses batch statistics; the running ones are put back.
     """
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     with ExitStack() as stack:
         stack.enter_context(preserve_state(model))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(without_checkpoints())  # re-entrant ones refuse `autograd.grad`
         if recurrent:
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         for module in model.modules():
@@ -142,6 +143,8 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
                 module.training = False
             elif isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
                 module.dropout = 0.0
+            elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+                module.sparse = False  # sparse gradients have no second derivative
         yield
 
 

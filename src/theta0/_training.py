@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +118,16 @@ def make_optimizer(
         "adamw": lambda: torch.optim.AdamW(parameters, rate, betas=s.betas, eps=s.eps, weight_decay=s.weight_decay),
         "rmsprop": lambda: torch.optim.RMSprop(parameters, rate, alpha=s.alpha, eps=s.eps),
     }
-    return makers[s.optimizer]()
+    made = makers[s.optimizer]()
+    if s.optimizer not in ("sgd", "momentum"):  # those of Adam's kind refuse sparse gradients
+        made.register_step_pre_hook(_densify)
+    return made
+
+
+def _densify(optimizer: torch.optim.Optimizer, *given: Any) -> None:
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.to_dense()
 
 
 def steps_from(

@@ -46,9 +46,15 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that require a gradient, each once; refused if there is none, or they are sharded."""
+    """The parameters that require a gradient, each once; refused if there is none, or they are sharded or complex."""
     require_whole(model)
     found = [p for p in model.parameters() if p.requires_grad]
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.is_complex():
+            raise ValueError(
+                f"{name}: expected real parameters, got {str(parameter.dtype).removeprefix('torch.')} ones, for which "
+                "this is not defined; hold their real and imaginary parts in a real parameter (torch.view_as_real)"
+            )
     if not found:
         raise ValueError(
             "model: expected a parameter that requires a gradient, got none; curvature is taken over the parameters "
@@ -148,9 +154,11 @@ def scale_weight(module: nn.Module, attribute: str, factor: float | Tensor, *, p
 def has_value(weight: Tensor, value: Tensor) -> bool:
     """Whether a weight has the value that it was given, but for rounding; assignments can be lost without an error.
 
-    Equal is: within 1 % of each entry and 1e-4 of the largest.
+    Equal is: within 1 % of each entry and 1e-4 of the largest, or two roundings of the number format.
     """
-    return torch.allclose(weight.detach(), value.to(weight), rtol=0.01, atol=1e-4 * float(value.abs().max()))
+    rounding = 2 * torch.finfo(weight.dtype).eps
+    given, largest = value.to(weight), float(value.abs().max())
+    return torch.allclose(weight.detach(), given, rtol=max(0.01, rounding), atol=max(1e-4, rounding) * largest)
 
 
 def put_values(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:

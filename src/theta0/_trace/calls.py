@@ -108,8 +108,8 @@ def calls_handler(
 
     def after(step: Step, result: Any) -> Origin | None:
         found = _recurrent(step, result) if _role(step) == "recurrent" else _linear(step, result)
-        if found is None:
-            return None
+        if found is None or found.output.is_complex():
+            return None  # units of complex numbers have no such mean, spread or slope
         count = counts[found.owner.layer] = counts.get(found.owner.layer, 0) + 1
         call = found if count == 1 else _numbered(found, count)
         if linear is not None:

@@ -76,7 +76,7 @@ def fan_in(call: LinearCall) -> int:
     if call.kind == "embedding":
         return 1
     if call.kind == "matmul":
-        return shape[-2]
+        return shape[-2] if len(shape) > 1 else shape[0]
     if call.kind == "conv_transpose":
         groups, stride = getattr(call.owner.module, "groups", 1), getattr(call.owner.module, "stride", (1,))
         return max(1, shape[0] // groups * math.prod(shape[2:]) // math.prod(stride))

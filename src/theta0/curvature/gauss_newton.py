@@ -71,8 +71,9 @@ def jvp(one: Linearised, u: Float[Tensor, " n"]) -> Outputs:
     """J u, by a backward pass through the backward pass."""
     parts = zip(one.transposed, split(u, one.parameters), strict=True)
     pairs = [(g, part) for g, part in parts if g is not None and g.requires_grad]
-    found = torch.autograd.grad(
-        [g for g, _ in pairs], one.dummies, [part for _, part in pairs], retain_graph=True, allow_unused=True
+    outputs, along = [g for g, _ in pairs], [part for _, part in pairs]
+    found = differentiated(
+        lambda: torch.autograd.grad(outputs, one.dummies, along, retain_graph=True, allow_unused=True)
     )
     return tuple(torch.zeros_like(w) if j is None else j for w, j in zip(one.dummies, found, strict=True))
 

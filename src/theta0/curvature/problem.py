@@ -13,6 +13,7 @@ from theta0._batches import Batch
 from theta0._errors import UserCodeError
 from theta0._losses import Loss, loss_of
 from theta0._models import graph_nodes
+from theta0._moments import real_entries
 from theta0._state import deterministic
 from theta0._trace.source import source_of_error
 
@@ -217,7 +218,7 @@ def _marked_once(node: Any) -> str | None:
 def flat(parts: Sequence[Tensor | None], parameters: Sequence[nn.Parameter]) -> Float[Tensor, " n"]:
     """One vector over all parameters; None counts as zeros."""
     pairs = zip(parts, parameters, strict=True)
-    return torch.cat([(torch.zeros_like(p) if part is None else part).flatten() for part, p in pairs])
+    return torch.cat([(torch.zeros_like(p) if part is None else real_entries(part)).flatten() for part, p in pairs])
 
 
 def split(v: Float[Tensor, " n"], parameters: Sequence[nn.Parameter]) -> list[Tensor]:

@@ -121,6 +121,12 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         found = observed(self.model, self.batches, self.loss)
         self.pace = (time.monotonic() - began) / len(self.batches)
         self.spend(float(len(self.batches)))
+        complex_ones = [name for name, p in self.parameters.items() if p.is_complex()]
+        if complex_ones:
+            more = " and others" if len(complex_ones) > 3 else ""
+            self.not_measured.append(
+                f"Signals where complex weights are applied ({', '.join(complex_ones[:3])}{more})."
+            )
         return found
 
     @property

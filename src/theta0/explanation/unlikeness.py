@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from theta0._moments import real_entries
 from theta0._randomness import streams
 from theta0._weights import trained_tensors
 from theta0.treatment.draws import draw_defaults
@@ -29,10 +30,10 @@ def unlikeness(model: nn.Module, found: Mapping[str, Sequence[str]]) -> dict[str
         The largest of these for each module; 0 for values as they are drawn.
     """
     named = {name: parameter for name, (_, _, parameter) in trained_tensors(model).items()}
-    before = {name: named[name].detach().double().clone() for names in found.values() for name in names}
+    before = {name: real_entries(named[name].detach()).double().clone() for names in found.values() for name in names}
     draw_defaults(model, streams(0), only=list(before))
     return {
-        path: max(_unlike(before[name], named[name].detach().double()) for name in names)
+        path: max(_unlike(before[name], real_entries(named[name].detach()).double()) for name in names)
         for path, names in found.items()
     }
 

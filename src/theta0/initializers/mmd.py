@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from theta0._batches import Batch, checked_forward, endless, initialised, load_batches
+from theta0._batches import Batch, checked_forward, endless, initialised, load_batches, searched_in_single_precision
 from theta0._models import in_place, main_output
 from theta0._randomness import Randomness, streams
 from theta0._ranks import from_first, gathered, ranks, share, summed
@@ -155,6 +155,7 @@ class _Task:
         return mmd_terms(self.around, batch.inputs, weights, seed, perturbations=count, memory=self.memory)
 
 
+@searched_in_single_precision
 def mmd(
     model: nn.Module,
     batches: Iterable[Any],
@@ -180,7 +181,7 @@ def mmd(
     steps is lowest are kept (section 4); the steps after the last whole hundred count as a window if they are more
     than fifty, or more than half of all steps where these are below a hundred, and are lost otherwise. Frozen
     parameters are neither perturbed nor moved; buffers, modes and random states are as before. On several ranks of a
-    process group the perturbations are split.
+    process group the perturbations are split. A model of half precision is trained in float32 and rounded at the end.
 
     An error while it trains leaves the model as it was; an interrupt (Ctrl-C) leaves the best parameters so far, as if
     the run had ended there, and the result says so. Once trained, the best parameters stay, whatever happens later.

@@ -10,10 +10,11 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from theta0._batches import Batch, checked_forward, endless, initialised, load_batches
+from theta0._batches import Batch, checked_forward, endless, initialised, load_batches, searched_in_single_precision
 from theta0._models import class_rows, in_place
 from theta0._randomness import Randomness, streams
 from theta0._state import preserve_state
+from theta0._trace.interpreter import without_checkpoints
 from theta0._training import make_optimizer
 from theta0._weights import put_values, trained_parameters
 from theta0.initializers.mmd import NOT_TRAINABLE, check_options
@@ -54,6 +55,7 @@ class RandomLabels:
     cost: float
 
 
+@searched_in_single_precision
 def random_labels(
     model: nn.Module,
     batches: Iterable[Any],
@@ -70,7 +72,8 @@ def random_labels(
     and with them the running statistics of normalisations, which belong to them; all else is as it was. The steps after
     the last whole hundred count as a window if they are more than fifty, or more than half of all steps where these are
     below a hundred, and are lost otherwise. An error leaves the model as it was; an interrupt (Ctrl-C) leaves the best
-    parameters so far, as if the run had ended there, and the result says so.
+    parameters so far, as if the run had ended there, and the result says so. A model of half precision is trained in
+    float32 and rounded at the end.
 
     Args:
         model: a classifier that returns samples × at least two logits; changed in place, trained in the mode found.
@@ -98,7 +101,7 @@ def random_labels(
     state = Progress([tensor.detach().clone() for tensor in tensors])
     interrupted = False
     try:
-        with preserve_state(inner):
+        with preserve_state(inner), without_checkpoints():
             _train(inner, batches, state, tensors, steps, learning_rate, streams(generator), progress)
     except KeyboardInterrupt:
         interrupted = True

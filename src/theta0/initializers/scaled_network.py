@@ -83,7 +83,7 @@ class ScaledNetwork:
                 value, wanted, create_graph=graph, retain_graph=graph or again, allow_unused=True
             )
         )
-        dense = [g.to_dense() if g is not None and g.is_sparse else g for g in found]
+        dense = [g.to_dense() if g is not None and g.is_sparse else g for g in found]  # of F.embedding(sparse=True)
         return [torch.zeros_like(p) if g is None else g for g, p in zip(dense, wanted, strict=True)]
 
     def pulled_back(self, gradients: Sequence[Gradients], directions: Sequence[Gradients]) -> Gradients:

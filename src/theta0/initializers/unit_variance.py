@@ -127,7 +127,7 @@ class _ToDeviation:  # shared by the observers of the passes
             return had_bias
         multiply(call, scale, _NAME)
         self.scales[key] = self.scales.get(key, 1.0) * scale
-        call.output.mul_(scale)
+        call.output.detach().mul_(scale)
         return True
 
 
@@ -135,6 +135,6 @@ def _remove_bias(call: LinearCall) -> bool:
     bias = call.bias
     if bias is None or not bias.requires_grad or not bool(bias.any()):
         return False
-    call.output.sub_(bias.reshape([-1] + [1] * (-call.unit_axis - 1)))
-    bias.zero_()
+    call.output.detach().sub_(bias.detach().reshape([-1] + [1] * (-call.unit_axis - 1)))
+    bias.data.zero_()  # a forward pass may switch gradients on
     return True

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from theta0._trace.interpreter import Handler, Step
@@ -28,7 +29,8 @@ class Foreign:
 def foreign_handler(model: nn.Module, found: list[Foreign]) -> Handler:
     """A handler that finds such tensors in a pass, where a gradient would reach them.
 
-    A tensor that needs a gradient counts if it is an `nn.Parameter` or is kept in an attribute of a module of the model
+    Views of a frozen parameter are no tensors of their own (as peft's DoRA makes one of a base weight, transposed). A
+    tensor that needs a gradient counts if it is an `nn.Parameter` or is kept in an attribute of a module of the model
     (in lists, tuples, mappings and plain objects too): inputs that a forward pass differentiates with respect to are
     neither.
 
@@ -37,6 +39,7 @@ def foreign_handler(model: nn.Module, found: list[Foreign]) -> Handler:
         found: what is found is written there, each tensor once.
     """
     own = {id(p) for p in model.parameters()}
+    frozen = {_storage(p) for p in model.parameters() if not p.requires_grad}  # made trainable by nn.Parameter(view)
     known: dict[int, Tensor] = {}
     kept: dict[int, str] = {}
 
@@ -50,11 +53,17 @@ def foreign_handler(model: nn.Module, found: list[Foreign]) -> Handler:
             if not kept:
                 kept.update(_kept(model))
             name = kept.get(id(tensor), "")
+            if _storage(tensor) in frozen:
+                continue
             if name or isinstance(tensor, nn.Parameter):
                 known[id(tensor)] = tensor
                 found.append(Foreign(name, operation_of(step), tensor.numel()))
 
     return Handler(after=after)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided and tensor.numel() else 0
 
 
 def _kept(model: nn.Module) -> Mapping[int, str]:

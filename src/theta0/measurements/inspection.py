@@ -198,6 +198,8 @@ def _inputs_handler(found: Inspection) -> tuple[Callable[[LinearCall], None], Ha
         call = applied.pop() if applied else None
         if call is not None:
             known = step.note(call.input, handler)
+            if isinstance(call.input, nn.Parameter):
+                return _BEHIND  # a product of weights, as of an adapter's factors, is no look at the data
             if known is _CONSTANT and call.input.is_floating_point() and call.input.numel():
                 found.inputs.append(replace(_first_input(call), constant=True))
                 return found.inputs[-1]

@@ -58,7 +58,7 @@ def padding_of(sequences: Tensor) -> Tensor | None:
         return None
     if sequences.dim() == 3:
         return _runs((sequences == 0).all(-1)) if sequences.is_floating_point() else None
-    if sequences.is_floating_point():
+    if sequences.is_floating_point() or sequences.is_complex():
         return None
     for end in (sequences[:, -1], sequences[:, 0]):
         found = _runs(sequences == end.mode().values)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from theta0._moments import largest_magnitude, mean_of, square_sum
+from theta0._moments import largest_magnitude, mean_of, real_entries, square_sum
 from theta0._records import Record
 
 _SAME = 0.3  # relative: where only the biases differ, the gradients of equal units are nearly the same
@@ -20,7 +20,7 @@ def parameter_records(model: nn.Module, gradients: Mapping[str, Tensor], norms: 
     """
     records: list[Record] = []
     for name, parameter in model.named_parameters():
-        values = parameter.detach()
+        values = real_entries(parameter.detach())
         if not values.numel() or not values.is_floating_point():
             continue
         gradient = gradients.get(name)

@@ -234,7 +234,7 @@ def _with_derivatives(outputs: Tensor, trained: list[nn.Parameter]) -> list[Tens
 
 
 def _require_no_checkpoints(model: nn.Module, inputs: Any) -> None:
-    """A checkpointed block would be recomputed in the backward pass with the unperturbed parameters."""
+    """A block that is checkpointed otherwise than by torch is recomputed with the unperturbed parameters."""
     said = "activation checkpointing"
     try:
         with torch.enable_grad(), steady(model), torch.autograd.graph.disable_saved_tensors_hooks(said):

@@ -21,6 +21,7 @@ from theta0._moments import (
     largest_magnitude,
     merged,
     merged_samples,
+    real_entries,
     sample_moments,
     spread_of,
     square_sum,
@@ -188,7 +189,7 @@ def _output_watched(output: Tensor | None, totals: _Totals) -> Iterator[None]:
 
 def _gradients(value: Tensor, parameters: Mapping[str, nn.Parameter], leaves: Sequence[Tensor]) -> dict[str, Tensor]:
     found = torch.autograd.grad(value, [*parameters.values(), *leaves], allow_unused=True)
-    return {name: g.detach() for name, g in zip(parameters, found, strict=False) if g is not None}
+    return {name: real_entries(g.detach()) for name, g in zip(parameters, found, strict=False) if g is not None}
 
 
 def _all_records(model: nn.Module, layers: dict[str, _Layer], totals: _Totals, loss: Loss) -> list[Record]:
