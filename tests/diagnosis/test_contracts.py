@@ -379,3 +379,31 @@ def test_statistics_that_do_not_fit_weigh_as_much_as_what_they_silence():
 def test_the_last_operation_is_named_with_its_module():
     (squashed,) = (f for f in found(mlp(3, nn.Softmax(1)), X, Y) if f.code == "squashed-output")
     assert squashed.layer == "5"
+
+
+def contrastive(temperature, hide):
+    """Two views by one encoder, all pairs of them in a batch, each with itself left out."""
+
+    def step(model, batch):
+        z = F.normalize(torch.cat([model(batch), model(batch + 0.1)]), dim=1)
+        scores = hide(z @ z.T / temperature)
+        count = len(batch)
+        return F.cross_entropy(scores, (torch.arange(2 * count) + count) % (2 * count))
+
+    return step
+
+
+HIDES = {
+    "masked": lambda s: s.masked_fill(torch.eye(len(s)).bool(), -1e9),
+    "infinite": lambda s: s.masked_fill(torch.eye(len(s)).bool(), float("-inf")),
+    "diagonal": lambda s: s.clone().fill_diagonal_(-1e9),
+    "not at all": lambda s: s - 0.0,
+}
+
+
+@pytest.mark.parametrize("hide", HIDES.values(), ids=HIDES)
+@pytest.mark.parametrize(("temperature", "codes"), [(1.0, ["squashed-output"]), (0.5, []), (0.07, [])])
+def test_cosines_of_pairs_need_a_temperature(hide, temperature, codes):
+    model, data = nn.Linear(8, 8), [torch.randn(32, 8, generator=torch.Generator().manual_seed(0))]
+    findings = diagnose(model, data, step=contrastive(temperature, hide), probe_steps=0).findings
+    assert [f.code for f in findings if f.severity != "note"] == codes

@@ -24,6 +24,7 @@ class AttainableLoss:
         best: the least loss, were every output chosen freely within it.
         floor: the least loss of unconfined outputs.
         scale: the loss of the best constant prediction, which makes the gap a share.
+        pairs: whether the classes are the samples of the batch, one each, as of a contrastive loss.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class AttainableLoss:
     best: float
     floor: float
     scale: float
+    pairs: bool = False
 
     @property
     def gap(self) -> float:
@@ -57,7 +59,8 @@ def attainable_loss(kind: str, outputs: Tensor, targets: Tensor, interval: Inter
             return AttainableLoss(kind, interval, -high, 0.0, math.log(classes))
         low = max(low, -high / (classes - 1)) if interval.cosine or interval.length else low
         best = math.log1p((classes - 1) * math.exp(low - high)) if math.isfinite(high - low) else 0.0
-        return AttainableLoss(kind, interval, best, 0.0, math.log(classes))
+        pairs = not targets.is_floating_point() and 1 < targets.numel() == len(torch.unique(targets))
+        return AttainableLoss(kind, interval, best, 0.0, math.log(classes), pairs)
     if targets.shape != outputs.shape or not targets.numel():
         return None
     t = targets.detach().double()

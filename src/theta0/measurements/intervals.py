@@ -33,6 +33,7 @@ class Interval:
     layer: str = field(default="", compare=False)
 
 
+_HIDDEN = -1e4
 IntervalOf = Callable[[Any], Interval | None]
 
 
@@ -42,7 +43,10 @@ def interval_of(
     """The interval of what a function returns, from those `known` of its arguments; None where it is not confined."""
     spec = SPECS.get(function)
     if spec is None:
-        return _moved(arguments, known) if getattr(function, "__name__", "") == "__get__" else None
+        name = getattr(function, "__name__", "").rstrip("_")
+        if name in ("masked_fill", "fill_diagonal") and arguments:
+            return known(arguments[0]) if _hides(arguments[-1], options) else None
+        return _moved(arguments, known) if name == "__get" else None
     if spec.role == "cosine":
         return Interval(-1.0, 1.0, spec.name, cosine=True)
     if spec.range is not None:
@@ -63,6 +67,12 @@ def interval_of(
         moved = _moved(arguments, known)
         return replace(moved, by=f"mean of {moved.by}") if moved is not None and spec.averages else moved
     return _affine(spec, arguments, known)
+
+
+def _hides(value: Any, options: Mapping[str, Any]) -> bool:
+    """Whether entries are filled with what a softmax gives nothing: what is left keeps its interval."""
+    number = _number(options.get("value", options.get("fill_value", value)))
+    return number is not None and number <= _HIDDEN
 
 
 def _clamped(name: str, arguments: Sequence[Any], options: Mapping[str, Any], known: IntervalOf) -> Interval:

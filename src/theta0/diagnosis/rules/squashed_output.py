@@ -19,7 +19,7 @@ _LOSS_NAMES = {
 
 def judge(evidence: Evidence) -> Finding | None:
     """The least loss within the outputs' interval; of several loss terms the one that is farthest from its minimum."""
-    ill = [r for r in evidence.inspection.reaches if r.gap > GAP or _rectified_logits(r) or _probabilities(r)]
+    ill = _confined(evidence)
     if not ill:
         return _by_free_outputs(evidence)
     worst = max(ill, key=lambda found: found.gap if math.isfinite(found.gap) else 0.0)
@@ -34,6 +34,16 @@ def judge(evidence: Evidence) -> Finding | None:
         remedy=_remedy(worst),
         source="the least loss within the interval, in closed form; threshold: judgement",
     )
+
+
+def _confined(evidence: Evidence) -> list[AttainableLoss]:
+    found = [r for r in evidence.inspection.reaches if not _at_a_temperature(r)]
+    return [r for r in found if r.gap > GAP or _rectified_logits(r) or _probabilities(r)]
+
+
+def _at_a_temperature(found: AttainableLoss) -> bool:
+    """Cosines between samples of a batch at a temperature below 1: what is learnt is an order, whatever the loss."""
+    return found.pairs and found.interval.cosine and found.interval.high > 1 + 1e-6
 
 
 def _by_free_outputs(evidence: Evidence) -> Finding | None:
@@ -60,7 +70,7 @@ def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> F
 
 
 def _only_probabilities(evidence: Evidence) -> bool:
-    ill = [r for r in evidence.inspection.reaches if r.gap > GAP or _rectified_logits(r) or _probabilities(r)]
+    ill = _confined(evidence)
     return bool(ill) and all(_probabilities(found) for found in ill)
 
 
@@ -120,7 +130,8 @@ RULE = Rule(
                 "least loss within the interval to which the last operations (softmax, sigmoid, tanh, ReLU, clamp, "
                 "inner products of unit vectors …) confine the outputs, above the unconfined least, over the loss of "
                 "the best constant output",
-                f"{GAP:g}: error; warning for unit vectors, probabilities given to `nll_loss` and rectified logits",
+                f"{GAP:g}: error; warning for unit vectors (between samples of a batch only where nothing multiplies "
+                "their products), probabilities given to `nll_loss` and rectified logits",
                 "closed form; judgement",
             ),
         ),
