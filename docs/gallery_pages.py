@@ -48,7 +48,7 @@ def _run(command: list[str], script: Path) -> tuple[str, int]:
     key = hashlib.sha256("\0".join([*command, script.read_text(), _SOURCES]).encode())
     stored = CACHE / f"{script.stem}-{key.hexdigest()[:16]}.txt"
     if not stored.is_file():
-        env = os.environ | {"COLUMNS": "100", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+        env = os.environ | {"COLUMNS": "84", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             [sys.executable, *command], cwd=script.parent, env=env, capture_output=True, text=True, timeout=600
         )
@@ -64,12 +64,13 @@ def _parts(name: str) -> dict[str, str]:
     """The title and the paragraphs of a script's docstring."""
     doc = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())) or ""
     title, *paragraphs = doc.split("\n\n")
-    return {"Title": title} | dict(paragraph.split(":", 1) for paragraph in paragraphs)
+    parts = dict(paragraph.split(": ", 1) for paragraph in paragraphs)
+    return {"Title": title} | {name: text[0].upper() + text[1:] for name, text in parts.items()}
 
 
 def _page(name: str) -> str:
     script = FOLDER / f"{name}.py"
-    parts = {title: text.strip() for title, text in _parts(name).items()}
+    parts = _parts(name)
     code = script.read_text().split('"""', 2)[2].strip()  # behind the docstring
     return f"""# {parts["Title"]}
 
@@ -106,7 +107,7 @@ With the fix (`theta0 diagnose {name}.py -- --fixed`):
 
 
 def _index() -> str:
-    rows = [f"| [{(p := _parts(name))['Title']}]({name}.md) | {p['Symptom'].strip()} |" for name in NAMES]
+    rows = [f"| [{(p := _parts(name))['Title']}]({name}.md) | {p['Symptom']} |" for name in NAMES]
     rows = [row.replace("\n", " ") for row in rows]
     head = (
         "# Gallery\n\nTen failures as they happen, each a training script of about forty lines: what you see, what "

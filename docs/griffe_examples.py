@@ -1,5 +1,6 @@
 """Examples as griffe reads them: a section `Examples:`, also for doctests that end a docstring without a heading."""
 
+import re
 from typing import Any
 
 import griffe
@@ -16,6 +17,7 @@ class Examples(griffe.Extension):
 
 def sectioned(doc: str) -> str:
     """A docstring whose examples are in a section of their own."""
+    doc = re.sub(r"\$([^$\n]+)\$", r"`\1`", doc)  # formulas as they are written: a site without scripts cannot set them
     lines: list[str] = []
     inside = False  # of a doctest without a heading
     for line in doc.splitlines():

@@ -97,8 +97,14 @@ def _exported(module: str) -> list[tuple[str, object]]:
 
 def _api(module: str) -> str:
     summary = inspect.cleandoc(importlib.import_module(module).__doc__ or "").partition("\n\n")[0]
-    entries = [f"::: {module}.{name}\n" for name, _ in _exported(module)]
-    return f"# {module}\n\n{summary}\n\n" + "\n".join(entries)
+    return f"# {module}\n\n{summary}\n\n" + "\n".join(_entry(module, *pair) for pair in _exported(module))
+
+
+def _entry(module: str, name: str, found: object) -> str:
+    """An exported object by where it is defined; `name_` by the function that it is the public form of."""
+    home, defined = found.__module__, getattr(found, "__wrapped__", found).__name__  # type: ignore[attr-defined]
+    heading = f"    options:\n      heading: {name}\n      toc_label: {name}\n"
+    return f'<a id="{module}.{name}"></a>\n\n::: {home}.{defined}\n{heading}'
 
 
 def _api_index() -> str:

@@ -279,7 +279,7 @@ def test_tensors_layers_made_anew_and_nothing_at_all():
     tensor.plain = torch.randn(8, 32).requires_grad_()
     assert found(tensor)[0].layer == "plain"
     anew = net(lambda s, x: s.c(torch.tanh(nn.Linear(32, 32)(torch.tanh(s.a(x))))))
-    assert "made anew" in found(anew)[0].message
+    assert "created again" in found(anew)[0].message
     assert "no parameters" in found(Net(lambda s, x: 1.0 * x[:, :3]))[0].message
 
 
@@ -293,7 +293,7 @@ def test_what_is_registered_or_no_parameter_is_no_finding(model):
 
 # ── Summands of the loss ─────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
-    ("weight", "said"), [(1e-3, None), (1.0, None), (1e7, "next to nothing to learn"), (0.0, "exactly zero")]
+    ("weight", "said"), [(1e-3, None), (1.0, None), (1e7, "almost nothing to learn"), (0.0, "exactly zero")]
 )
 def test_a_summand_that_dwarfs_the_others_or_is_zero_is_named(weight, said):
     def loss(outputs, targets):

@@ -81,7 +81,8 @@ def _fix(rule: Rule) -> str:
     auto = (
         f"`theta0 treat` tries these remedies: {tried}." if tried else "`theta0 treat` has no remedy for this finding."
     )
-    parts = [f"What has to be changed: {rule.fault}.", _code("In Python:", rule.doc.fix)]
+    explained = " (the initial weights)" if rule.fault == "the start" else ""
+    parts = [f"What has to be changed: {rule.fault}{explained}.", _code("In Python:", rule.doc.fix)]
     parts += [f"On the command line: {_text(rule.doc.command)}" if rule.doc.command else "", auto]
     return "\n\n".join(part for part in parts if part)
 

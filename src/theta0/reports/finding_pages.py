@@ -56,7 +56,8 @@ def finding_page(code: str, rules: Sequence[Rule] = RULES) -> str:
         >>> "[Lu et al. (2020)](https://arxiv.org/abs/1903.06733)" in finding_page("dead-units")
         True
     """
-    return _linked(documentation(code, rules))
+    page, heading, related = documentation(code, rules).partition("## Related findings")
+    return _linked(page) + heading + re.sub(r"`([a-z-]+)`", r"[`\1`](\1.md)", related)
 
 
 def finding_index(rules: Sequence[Rule] = RULES) -> str:
