@@ -101,7 +101,13 @@ def _api(module: str) -> str:
 
 
 def _entry(module: str, name: str, found: object) -> str:
-    """An exported object by where it is defined; `name_` by the function that it is the public form of."""
+    """An exported object by where it is defined, on the page of the first module that exports it.
+
+    `name_` is described by the function that it is the public form of.
+    """
+    first = next(other for other in MODULES if any(one is found for _, one in _exported(other)))
+    if first != module:
+        return f'<a id="{module}.{name}"></a>\n\n`{name}`: see [{first}.{name}]({first}.md#{first}.{name}).\n'
     home, defined = found.__module__, getattr(found, "__wrapped__", found).__name__  # type: ignore[attr-defined]
     heading = f"    options:\n      heading: {name}\n      toc_label: {name}\n"
     return f'<a id="{module}.{name}"></a>\n\n::: {home}.{defined}\n{heading}'
