@@ -26,6 +26,7 @@ from theta0.experiments.endless_fall import EndlessFall, endless_fall
 from theta0.experiments.free_outputs import FreeOutputs, free_outputs
 from theta0.experiments.held_out import outputs_after_training
 from theta0.experiments.longer_run import longer_run
+from theta0.experiments.mismatched_pairs import Pairing, pairing
 from theta0.experiments.opposed_terms import DWARFED, SHARES, OpposedTerms, opposed_terms
 from theta0.experiments.optimizers import OptimizerKind, optimizer_kind
 from theta0.experiments.probe import RUNGS, ExperimentRun, Probe, probe
@@ -257,7 +258,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             reason = f"{RUNGS[0]} steps do not fit into the time given"
             return Probe("undecided", self.rate, (), None, math.nan, None, math.nan, math.nan, 0.0, reason=reason)
         if self.rate is not None:
-            self.opposed_terms  # noqa: B018 - first, since a probe may leave too few gradients for it
+            self.opposed_terms, self.pairing  # noqa: B018 - first, since a probe may leave too few gradients for them
         allowed = None if self.rate is None else self.allowed_rate
         found = probe(
             self.model,
@@ -349,6 +350,19 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         )
         self.spend(0.0 if shuffled is None else shuffled.cost)
         return shuffled
+
+    @cached_property
+    def pairing(self) -> Pairing | None:
+        """Whether pairs of a contrastive loss belong together; None without such a loss, or without a run."""
+        if not self.inspection.pairs or not self.probe_steps or not self.trained or not self.finite:
+            return None
+        rate = self.rate if self.rate is not None or self.probe is None else self.probe.best
+        most = self.left - (RUNGS[0] if "probe" not in vars(self) else 0)
+        if rate is None or most <= 0:
+            return None
+        paired = pairing(self.model, self.batches, self.loss, self.probed, rate, most=most)
+        self.spend(0.0 if paired is None else paired.cost)
+        return paired
 
     @cached_property
     def without_gradient(self) -> list[str]:

@@ -21,6 +21,7 @@ from theta0.measurements.gradient_paths import FACTORIES
 from theta0.measurements.loss_contracts import Breach, Compare, Contracts, contracts_handler, negated, unbounded
 from theta0.measurements.loss_terms import count_handler
 from theta0.measurements.padding import Padding, padding_handler
+from theta0.measurements.pair_ranks import pairing_handler
 from theta0.measurements.recurrences import cuts_handler
 from theta0.measurements.stretched_pairs import pairs_handler
 
@@ -92,6 +93,7 @@ class Inspection:  # grows during one pass; a plain accumulator
     chain: AffineChain = field(default_factory=AffineChain)
     summands: int = 1
     cuts: int = 0  # operations at which a gradient ends
+    pairs: bool = False  # whether a loss tells the samples of the batch apart
     bounded: bool = False  # whether the loss is a sum of standard losses, and so has a lower bound
 
     @property
@@ -173,8 +175,12 @@ def inspectors(model: nn.Module) -> Inspectors:
     def cut() -> None:
         found.cuts += 1
 
+    def paired() -> None:
+        found.pairs = True
+
     others = (
         cuts_handler(cut),
+        pairing_handler(paired),
         padding_handler(found.padding),
         contracts,
         pairs,

@@ -9,6 +9,8 @@ from torch.utils._pytree import tree_flatten
 from theta0.diagnosis.evidence import BY_HEART, Evidence
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
+from theta0.experiments.mismatched_pairs import CHANCE as LOST
+from theta0.experiments.mismatched_pairs import CLEAR as FOUND
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, PERMUTATIONS
 from theta0.measurements.dependence import CLEAR, MOST
 from theta0.measurements.label_order import label_order
@@ -19,6 +21,7 @@ LEAST_ALIKE = 8  # samples
 LEAST_BATCHES, FEW_CLASSES = 3, 2.5  # batches; different labels in a batch, on average
 RARE, COLUMNS = 0.25, 8  # different categories over all that are given; of a table, at most: more are a sequence
 SORTED = 0.5  # of what the number of a batch could say of the labels at most
+LEAST_PAIRS = 128  # rows of batches not trained on
 CHANCE = 2.5  # standard deviations above permuted targets: no dependence is seen
 
 
@@ -28,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
     if found is None and evidence.hardly_learnt and _categories_are_rare(evidence):
         evidence.not_measured.append(_UNDECIDED)
         return None
-    return found or _independent(evidence) or _by_heart(evidence)
+    return found or _independent(evidence) or _by_heart(evidence) or _mismatched(evidence)
 
 
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
@@ -109,6 +112,31 @@ def _by_heart(evidence: Evidence) -> Finding | None:
         ),
         remedy="# compare a few inputs with their labels by eye",
         source=MEASURED,
+    )
+
+
+def _mismatched(evidence: Evidence) -> Finding | None:
+    """Pairs of a contrastive loss of which some are learnt, and say nothing of others."""
+    found = evidence.pairing
+    if found is None or found.learnt is None or found.held_out is None or found.rows < LEAST_PAIRS:
+        return None
+    if found.learnt < FOUND or found.held_out >= LOST:
+        return None
+    return Finding(
+        code="no-signal",
+        severity="warning",
+        layer="",
+        value=found.held_out,
+        threshold=LOST,
+        message=(
+            f"The pairs of this contrastive loss do not seem to belong together: after {found.steps} steps on half of "
+            f"the batches their partners are found ({found.learnt:.3g} standard deviations above chance), those of "
+            f"other batches are not ({found.held_out:.2g}, {found.rows} rows): what is learnt is the pairs by heart. "
+            "See whether row i of one view belongs to row i of the other: a shuffle, a sort or a loader of each view's "
+            "own moves them apart."
+        ),
+        remedy="# compare a few pairs by eye",
+        source="the ranks of partners in batches not trained on; measured, docs/findings.md",
     )
 
 
@@ -197,7 +225,8 @@ RULE = Rule(
         meaning="The labels do not depend on the inputs, or they are sorted by class. Whatever the network learns "
         "will not generalize.",
         why="The data are sorted by class and not shuffled, a label column was read wrongly, or a threshold "
-        "puts all samples on one side. Or inputs and labels were shuffled, sorted or filtered separately.",
+        "puts all samples on one side. Or inputs and labels, or the two views of a pair, were shuffled, sorted or "
+        "filtered separately.",
         numbers=(
             (
                 f"entropy of the labels over all batches, or of the targets of {LEAST_ALIKE} samples or more that the "
@@ -228,6 +257,13 @@ RULE = Rule(
                 f"{ADVANTAGE:g} on each of {PERMUTATIONS} permutations: warning, unless a dependence of these is "
                 f"{CLEAR:g} or more",
                 "judgement",
+            ),
+            (
+                "of a loss that tells the samples of a batch apart (targets that are another one for each row): ranks "
+                "of the partners in batches that were not trained on, above those of drawn partners, where those that "
+                f"were trained on are {FOUND:g} standard deviations above, and there are {LEAST_PAIRS} rows",
+                f"{LOST:g} standard deviations: warning",
+                "measured: pairs that belong together had 2.2 to 19.5, others -1.6 to 2",
             ),
         ),
         fix="batches = [(x, y + (x[:, 0] > 0)) for x, y in batches]",
