@@ -407,3 +407,18 @@ def test_cosines_of_pairs_need_a_temperature(hide, temperature, codes):
     model, data = nn.Linear(8, 8), [torch.randn(32, 8, generator=torch.Generator().manual_seed(0))]
     findings = diagnose(model, data, step=contrastive(temperature, hide), probe_steps=0).findings
     assert [f.code for f in findings if f.severity != "note"] == codes
+
+
+@pytest.mark.parametrize(("several", "severity"), [(True, "error"), (False, "warning")])
+def test_several_classes_at_once_are_an_error_where_no_short_run_learns_them(several, severity):
+    """Of samples with four classes of eight on average nothing is learnt; where one sample has two, the others are."""
+    x = torch.randn(128, 20, generator=torch.Generator().manual_seed(0))
+    y = (x[:, :8] > 0).float() if several else F.one_hot(x[:, :3].argmax(1), 8).float()
+    y[0, :2] = 1.0
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 8))
+    data = list(zip(x.split(32), y.split(32), strict=True))
+    found = diagnose(model, data, "cross_entropy", optimizer="adam", learning_rate=1e-3 if several else 1e-2)
+    (finding,) = [f for f in found.findings if f.code == "loss-mismatch"]
+    assert finding.severity == severity
+    assert bool(finding.evidence) == several

@@ -7,12 +7,14 @@ import torch
 from torch import Tensor
 
 from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.outcome import described
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
 from theta0.experiments.endless_fall import FAR, FASTER, LENGTHS, EndlessFall
 from theta0.measurements.loss_contracts import Breach, Compare
 
 FEW_CLASSES = 100
+_DEFINITION = "what the loss is defined for"
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -26,9 +28,14 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
-    """The line of a cut, where the loss has none of its own."""
+    """The line of a cut, where the loss has none of its own; an error where short runs do not learn so."""
     lines = [other.source_line for other in others if other.code == "gradient-cut"]
-    return replace(finding, source_line=finding.source_line or next(iter(lines), ""))
+    found = replace(finding, source_line=finding.source_line or next(iter(lines), ""))
+    probe = evidence.probe if finding.severity == "warning" and finding.source == _DEFINITION else None
+    if probe is None or not evidence.nothing_trains:
+        return found
+    message = f"{found.message} No short run learns with it: {described(probe)}."
+    return replace(found, severity="error", message=message, evidence=probe.runs)
 
 
 def _breach(breach: Breach) -> Finding:
@@ -40,7 +47,7 @@ def _breach(breach: Breach) -> Finding:
         threshold=breach.limit,
         message=f"{breach.what[0].upper()}{breach.what[1:]}. {breach.fix}",
         remedy="",
-        source="what the loss is defined for",
+        source=_DEFINITION,
         source_line=breach.operation.line,
     )
 
@@ -122,7 +129,7 @@ RULE = Rule(
                 "kl_div), other than -1 and 1 (hinge and margin losses), below 0 (Poisson); log-probabilities whose "
                 "exponentials do not sum to 1 (nll_loss, kl_div, ctc_loss); variances at their floor; targets longer "
                 "than the outputs (ctc_loss); a loss that is negated, or below 0 and unbounded",
-                "any: error; warning where the loss keeps a minimum",
+                "any: error; warning where the loss keeps a minimum and a short run trains",
                 "definition of each loss",
             ),
             (
