@@ -234,3 +234,26 @@ def test_a_softmax_over_one_entry_is_a_fault_and_no_part_that_samples_do_not_rea
         found = watched(Gated(scores), [(X, labels)], "cross_entropy", optimizer="adam", learning_rate=0.01)
         severities = [f.severity for f in found.findings if f.code == "zero-gradient"]
         assert severities == ([severity] if severity else [])
+
+
+class Generator(nn.Module):
+    """Noise is drawn inside, so that a batch brings nothing but its size."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = default(8, 32, 2)
+
+    def forward(self, x):
+        return self.net(torch.randn(len(x), 8))
+
+
+def test_a_generator_that_draws_its_noise_itself_has_inputs_that_differ():
+    ones = torch.ones(64)
+    judge = default(2, 32, 1).requires_grad_(False)
+
+    def step(model, batch):
+        return F.binary_cross_entropy_with_logits(judge(model(batch)).squeeze(1), batch)
+
+    assert "input-scale" not in severe(diagnose(Generator(), [ones] * 4, step=step))
+    alike = diagnose(default(8, 32, 1), [torch.ones(64, 8)] * 4, step=lambda model, batch: model(batch).square().mean())
+    assert "input-scale" in severe(alike)

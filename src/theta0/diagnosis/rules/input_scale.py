@@ -53,6 +53,8 @@ def _constant(evidence: Evidence) -> Finding | None:
         return None
     met, spread = evidence.inspection.inputs, max(spreads)
     layer = met[0].layer if met else ""
+    if any(evidence.table.get(found.layer, {}).get("sample_share", 0.0) >= FAR for found in met):
+        return None  # what the model draws itself, as a generator its noise, tells the samples apart
     if max(spreads) < ALIKE and _batches_differ(evidence):
         if not all(_alike_but_targets(evidence, number) for number in range(len(evidence.batches))):
             return None
