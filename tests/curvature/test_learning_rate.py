@@ -99,6 +99,19 @@ def test_smaller_batches_have_larger_curvature_on_average():
     assert rate == pytest.approx(found.value, rel=1e-2)
 
 
+def test_batches_are_read_until_two_agree():
+    model, x, y, loss = net("mlp")
+    options = {"tolerance": 0.1, "generator": 0}
+    two = curvature_rate(model, [(x, y)] * 2, loss, OptimizerSettings("sgd"), **options)
+    alike = curvature_rate(model, [(x, y)] * 4, loss, OptimizerSettings("sgd"), **options)
+    assert alike.products == two.products
+    growing = [(scale * x, y) for scale in (1, 1.5, 2, 2.5)]
+    apart = curvature_rate(model, growing, loss, OptimizerSettings("sgd"), **options)
+    last = curvature_rate(model, growing[-1:], loss, OptimizerSettings("sgd"), **options)
+    assert apart.top_eigenvalue == pytest.approx(last.top_eigenvalue, rel=0.1)
+    assert apart.spread[0] < apart.spread[1] == apart.top_eigenvalue
+
+
 def test_a_loss_that_couples_samples_falls_back_to_the_hessian():
     model, x, y, _ = net("mlp")
     found = curvature_rate(

@@ -11,6 +11,7 @@ from curvature_cases import net
 from states import state_of
 from theta0._training import OptimizerSettings, make_optimizer
 from theta0.experiments import suggest_learning_rate
+from theta0.initializers import unit_variance_
 
 
 def digits(seed: int, hidden: int, nonlinearity=nn.ReLU, *, raw: bool = True):
@@ -92,6 +93,17 @@ def test_a_plateau_of_forty_steps_is_waited_out(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_on_a_lasting_plateau_a_higher_rate_that_the_start_threw_back_goes_on(optimizer):
+    """All low rates lie on the plateau at 80 steps; the one that leaves it first was behind them at ten."""
+    model, batches = digits(1, 4, nn.Sigmoid, raw=False)
+    unit_variance_(model, batches)
+    found = suggest_learning_rate(model, batches, "cross_entropy", optimizer, generator=1)
+    assert found.cost <= 400
+    assert [run.rate for run in found.runs][-1] == found.value
+    assert after(model, batches, optimizer, found.value, 200) < 0.7 * math.log(10)
+
+
 def test_a_leader_that_stands_still_gives_way_to_a_lower_rate():
     """Units that a high rate kills reach the best constant first, and stay there."""
     _, batches = digits(0, 2)

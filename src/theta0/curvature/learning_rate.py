@@ -63,7 +63,7 @@ class LearningRate(Result):
         certificate: of λ on the first batch, if asked for.
         optimizer: the name.
         matrix: whose λ it is.
-        spread: the least and the largest λ over the batches.
+        spread: the least and the largest λ over the batches that it was taken on.
         by_batch_size: (samples, λ, suggestion) for the batch sizes asked for.
         converged: whether every λ did.
         runs: the evidence, by rate.
@@ -142,7 +142,8 @@ def curvature_rate(
         tolerance: of λ.
         certify: (ε, δ) for λ on the first batch; see `top_eigenvalue`.
         max_products: of each λ; see `LearningRate.converged`.
-        max_batches: how many batches are read; None reads all.
+        max_batches: how many batches are read; None reads all. λ is taken on one after the other until two agree to
+            the tolerance.
         recompute: see `top_eigenvalue`.
         generator: seeds the starts.
 
@@ -277,10 +278,13 @@ def _over_batches(
     options: dict[str, Any],
     certify: tuple[float, float] | None = None,
 ) -> list[TopEigenvalue]:
-    """λ of each batch; each starts from the eigenvector of the one before."""
+    """λ of one batch after the other, until two agree; each starts from the eigenvector of the one before."""
     found = [top_eigenvalue(model, data[:1], loss, certify=certify, **options)]
     for batch in data[1:]:
         found.append(top_eigenvalue(model, [batch], loss, start=found[-1], **options))
+        before, last = (one.value for one in found[-2:])
+        if abs(last - before) <= options["tolerance"] * abs(last):
+            break
     return found
 
 

@@ -76,8 +76,13 @@ class Search:
         best = min(found, key=lambda k: found[k])
         if rung <= ENOUGH or self.fallen(best, rung):
             return best
-        equal = [k for k, score in found.items() if score <= found[best] + EQUAL * abs(found[best])]
-        return max(equal, key=lambda k: self.lately(k, rung))
+        return max(self.equals(rung), key=lambda k: self.lately(k, rung))
+
+    def equals(self, rung: int) -> list[int]:
+        """Those of the least mean loss, as one sees them on a plateau."""
+        found = self.scores(rung)
+        best = min(found.values())
+        return [k for k, score in found.items() if score <= best + EQUAL * abs(best)]
 
 
 def searched(search: Search, most: float) -> tuple[Search, int]:
@@ -87,7 +92,9 @@ def searched(search: Search, most: float) -> tuple[Search, int]:
     a plateau the largest rate that has not broken yet looks best, and where outputs start far from the targets the one
     that carries them there first: the next lower goes on too unless it is known to fall more slowly by then. A leader
     that is the topmost candidate gets one above it, one that is the lowest on the first rung or on a plateau one below
-    it. Where it rises, stands still or diverges, the next lower one goes on from where it waits.
+    it. Where it rises, stands still or diverges, the next lower one goes on from where it waits; and where the plateau
+    lasts, so does the lowest one above it that has not risen: a start may throw back for some steps the rate that
+    leaves the plateau first.
 
     Args:
         search: with its first candidates.
@@ -166,6 +173,9 @@ def _wanted(search: Search, rung: int, before: int) -> list[int]:
         return [leader + 1]
     if not before:
         return [leader - 1] if leader == lowest > LOWEST else []
+    above = max(search.equals(rung)) + 1
+    if rung > ENOUGH and not search.fallen(leader, rung) and _waits(search, above, rung):
+        return [above]
     rises = scores[leader] > search.scores(before).get(leader, math.inf) and leader == min(scores)
     waiting = _waiting_below(search, leader, rung)
     still = rung >= ENOUGH and all(_still(search, k, rung) for k in range(max(waiting, default=leader) + 1, leader + 1))
@@ -175,6 +185,11 @@ def _wanted(search: Search, rung: int, before: int) -> list[int]:
 def _still(search: Search, k: int, rung: int) -> bool:
     """Whether a run came to a rung without losing anything since the one before; a diverged one did not."""
     return k not in search.runs or not search.lately(k, rung) > DEAD * abs(search.runs[k].score(rung, WINDOW))
+
+
+def _waits(search: Search, k: int, rung: int) -> bool:
+    """Whether a run stopped before a rung without having risen."""
+    return k in search.runs and len(search.runs[k].losses) < rung and _last(search, k) <= LEVEL * search.first
 
 
 def _last(search: Search, k: int) -> float:

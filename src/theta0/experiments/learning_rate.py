@@ -93,7 +93,7 @@ def suggest_learning_rate(
         tolerance: of λ.
         certify: (ε, δ) for λ on the first batch; see `top_eigenvalue`.
         max_products: of each λ; see `LearningRate.converged`.
-        max_batches: how many batches λ is taken on; None takes all.
+        max_batches: how many batches λ is taken on at most, until two agree to the tolerance; None takes all.
         recompute: see `top_eigenvalue`.
         generator: seeds the starts of λ and the noise of the runs.
         progress: True for a bar, or a function of what is being done and the share that is done.
