@@ -22,7 +22,7 @@ digits = np.load(Path(__file__).parents[1] / "digits.npz")
 torch.manual_seed(0)
 x = torch.tensor(digits["images"], dtype=torch.float32).flatten(1) / 16
 x[::50] = 0.0  # some images are blank
-model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 64), nn.ReLU())
+model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 64))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for layer in (model[0], model[2]):
     nn.init.zeros_(layer.bias)
