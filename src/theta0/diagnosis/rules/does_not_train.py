@@ -64,10 +64,14 @@ RULE = Rule(
     revise=revise,
     outcome=True,
     doc=RuleDoc(
-        meaning="theta0 made short training runs at up to five learning rates. In none of them did the loss fall "
-        "below that of the best constant prediction, or approach it; nor could the network memorize a few "
-        "samples.",
-        why="The other findings name the cause. Where there are none, no rule knows it.",
+        meaning="theta0 trained the network for a few dozen steps, at up to five learning rates, and the loss never "
+        "came below what one constant answer reaches (for classes: always their frequencies), nor was it on its way "
+        "there. Even a few samples alone, which any network that works can memorize, were not learned. A long "
+        "run would most likely be wasted.",
+        why="This is a symptom, not a cause. Where other findings stand above it, fix these first. Where there are "
+        "none, theta0 knows no rule for what is wrong; the message says what was excluded. Compare a few inputs "
+        "with their labels by eye, print the loss on a batch where you know the answer, see that outputs change "
+        "with the inputs, and run `theta0 explain`.",
         numbers=(
             (
                 "the mean loss of the last steps, against that of the best outputs that are the same for every sample "

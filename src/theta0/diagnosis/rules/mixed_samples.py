@@ -172,13 +172,18 @@ RULE = Rule(
     brings=frozenset({"vanishing-activations", "constant-output", "activation-shift", "initial-loss"}),
     fault="the forward pass",
     doc=RuleDoc(
-        meaning="The output for one sample depends on the other samples in the batch, although the network has no "
-        "batch statistics: attention or another operation runs over the batch instead of over the "
-        "sequence. Or a position sees the next token, which it has to predict: the training loss falls, "
-        "but the network is of no use.",
-        why="The batch and sequence axes are exchanged (`batch_first`), a softmax or a norm runs over the "
-        "batch axis, or a `reshape` or `view` is used where a transpose is meant. For positions: a mask is "
-        "missing, inverted, or off by one, or a decoder is fed its targets without the shift by one.",
+        meaning="Each sample of a batch should be processed by itself: if you change other samples, the output for "
+        "this one must stay the same. Here it changes. The network learns from whatever happens to be next to a "
+        "sample, and answers differently for another batch size. The same code reports sequence models that see "
+        "what they are to predict: their training loss falls to nearly nothing, and they cannot generate or "
+        "forecast.",
+        why="Most often the batch and the sequence axis are exchanged: `nn.LSTM`, `nn.GRU`, `nn.MultiheadAttention` "
+        "and `nn.TransformerEncoderLayer` expect (length, batch, width) unless you pass `batch_first=True`. Or a "
+        "softmax, a norm or a cumulative sum runs over dimension 0. Or `view` or `reshape` is used to swap two "
+        "axes: it keeps the order of the numbers, so that parts of different samples end up in one row; use "
+        "`transpose` or `permute`. In language models: no causal mask, one that is inverted or off by one, a "
+        "padding mask with True and False exchanged, or a decoder that is fed its targets without the shift by "
+        "one.",
         numbers=(
             (
                 "change of the outputs whose own inputs stay, over that of those whose inputs are exchanged, in "
@@ -206,29 +211,32 @@ RULE = Rule(
                 "1 for a mask that is inverted, 0 for one that is not",
             ),
         ),
-        fix="model.dim = -1",
-        command="No command changes your forward pass: look at the operation that the finding names.",
+        fix="model.rnn.batch_first = True",
+        command="No command changes your forward pass: look at the operation and the line that the finding names.",
         ill="""
+            # Sequences of (samples, length, width) for a layer that expects (length, samples, width).
             class Net(nn.Module):
-                def __init__(self, dim):
+                def __init__(self):
                     super().__init__()
-                    self.dim, self.score, self.head = dim, nn.Linear(8, 8), nn.Linear(8, 3)
+                    self.rnn, self.head = nn.GRU(8, 16), nn.Linear(16, 3)
 
                 def forward(self, x):
-                    return self.head(self.score(x).softmax(self.dim) * x)
+                    return self.head(self.rnn(x)[0][:, -1])
 
-            model = Net(0)
+            model, sequences = Net(), torch.randn(64, 10, 8)
+            batches = [(sequences, sequences[:, -1, :3].argmax(1))]
         """,
         healthy="""
             class Net(nn.Module):
-                def __init__(self, dim):
+                def __init__(self):
                     super().__init__()
-                    self.dim, self.score, self.head = dim, nn.Linear(8, 8), nn.Linear(8, 3)
+                    self.rnn, self.head = nn.GRU(8, 16, batch_first=True), nn.Linear(16, 3)
 
                 def forward(self, x):
-                    return self.head(self.score(x).softmax(self.dim) * x)
+                    return self.head(self.rnn(x)[0][:, -1])
 
-            model = Net(-1)
+            model, sequences = Net(), torch.randn(64, 10, 8)
+            batches = [(sequences, sequences[:, -1, :3].argmax(1))]
         """,
         ignore="You can ignore it where samples are meant to interact, as in attention between the rows of a "
         "table. Means and variances over the batch, constant graphs and outputs for pairs of samples are "
