@@ -1,6 +1,7 @@
 """The user's model is sacred: bit-identical after every observation, also when something raises in the middle."""
 
 import copy
+import os
 from contextlib import suppress
 
 import pytest
@@ -12,6 +13,7 @@ import theta0
 from cases import Case, case, each_diverse_case, flat, mlp, normal
 from cases import unprobed as diagnose
 from states import randomness, state_of
+from theta0 import _state
 from theta0._models import unwrapped
 from theta0._state import preserve_state, snapshot
 from theta0.experiments import suggest_learning_rate
@@ -241,3 +243,40 @@ def test_a_first_layer_that_works_in_place_does_not_reach_the_data():
     model = torch.nn.Sequential(torch.nn.ReLU(inplace=True), torch.nn.Linear(4, 3))
     diagnose(model, [(x, y)], "cross_entropy")
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_a_snapshot_in_a_file_puts_back_every_bit_and_as_often_as_asked(where, monkeypatch):
+    monkeypatch.setenv("THETA0_SNAPSHOT", where)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2).to(torch.bfloat16), nn.Linear(2, 2))
+    model[0].to(memory_format=torch.channels_last)  # no contiguous weights
+    model[3].weight.data = torch.randn(2, 2).T
+    model.register_buffer("phase", torch.randn(3, dtype=torch.cfloat))
+    model.register_buffer("empty", torch.empty(0, 4))
+    before = state_of(model)
+    restore = snapshot(model)
+    for _ in range(2):
+        with torch.no_grad():
+            for tensor in [*model.parameters(), *model.buffers()]:
+                tensor.zero_()
+        assert state_of(model) != before
+        restore()
+        assert state_of(model) == before
+
+
+def test_large_snapshots_are_files_that_are_gone_with_what_puts_them_back(monkeypatch, tmp_path):
+    monkeypatch.setattr(_state, "LIMIT", 1000)
+    monkeypatch.setattr(_state.tempfile, "tempdir", str(tmp_path))
+    opened = len(os.listdir("/proc/self/fd"))
+    restore = snapshot(nn.Linear(100, 100))
+    assert len(os.listdir("/proc/self/fd")) == opened + 1
+    assert not list(tmp_path.iterdir())  # a killed process leaves none
+    del restore
+    assert len(os.listdir("/proc/self/fd")) == opened
+    in_memory = snapshot(nn.Linear(10, 10))
+    assert len(os.listdir("/proc/self/fd")) == opened
+    in_memory()
+    monkeypatch.setenv("THETA0_SNAPSHOT", "somewhere")
+    with pytest.raises(ValueError, match="expected auto, memory or disk"):
+        snapshot(nn.Linear(1, 1))

@@ -1,7 +1,7 @@
 """Preactivations and their gradients, layer by layer: one forward and one backward pass per batch."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -141,7 +141,8 @@ def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observat
             if value is not None and value.requires_grad and parameters:
                 leaves = [x for layer in layers.values() for x in layer.steps.leaves]
                 with _output_watched(main_output(outputs), totals):
-                    totals.add(_gradients(value, parameters, leaves))
+                    _take_gradients(value, parameters, leaves, totals)
+            del outputs, value
             for layer in layers.values():
                 layer.steps.leaves.clear()
     types = {name: layer.kind for name, layer in layers.items()}
@@ -162,14 +163,18 @@ class _Totals:  # grows batch by batch; a plain accumulator
     squares: list[float] = field(default_factory=list)
     output_squares: list[float] = field(default_factory=list)
 
-    def add(self, gradients: Mapping[str, Tensor]) -> None:
-        """Add one batch's gradients."""
-        self.squares.append(math.fsum(square_sum(gradient) for gradient in gradients.values()))
-        for name, gradient in gradients.items():
-            if name in self.gradients:
-                self.gradients[name].add_(gradient, alpha=1 / self.batches)
-            else:
-                self.gradients[name] = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) / self.batches
+    def add(self, name: str, gradient: Tensor) -> float:
+        """Add one batch's gradient of a parameter.
+
+        Returns:
+            Its squared norm.
+        """
+        gradient = real_entries(gradient)
+        if name in self.gradients:
+            self.gradients[name].add_(gradient, alpha=1 / self.batches)
+        else:
+            self.gradients[name] = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) / self.batches
+        return square_sum(gradient)
 
 
 @contextmanager
@@ -187,9 +192,28 @@ def _output_watched(output: Tensor | None, totals: _Totals) -> Iterator[None]:
         handle.remove()
 
 
-def _gradients(value: Tensor, parameters: Mapping[str, nn.Parameter], leaves: Sequence[Tensor]) -> dict[str, Tensor]:
-    found = torch.autograd.grad(value, [*parameters.values(), *leaves], allow_unused=True)
-    return {name: real_entries(g.detach()) for name, g in zip(parameters, found, strict=False) if g is not None}
+def _take_gradients(
+    value: Tensor, parameters: Mapping[str, nn.Parameter], leaves: Sequence[Tensor], totals: _Totals
+) -> None:
+    """Add a batch's gradients to those of the others, each as soon as it is there: no two sets are held at once."""
+    squares: list[float] = []
+
+    def taker(name: str) -> Callable[[Tensor], Tensor]:
+        def take(gradient: Tensor) -> Tensor:
+            squares.append(totals.add(name, gradient.detach()))
+            if gradient.layout != torch.strided:
+                return gradient
+            return gradient.new_zeros(()).expand(gradient.shape)  # in its place, for `grad` to return
+
+        return take
+
+    handles = [p.register_hook(taker(name)) for name, p in parameters.items()]  # type: ignore[no-untyped-call]
+    try:
+        torch.autograd.grad(value, [*parameters.values(), *leaves], allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    totals.squares.append(math.fsum(squares))
 
 
 def _all_records(model: nn.Module, layers: dict[str, _Layer], totals: _Totals, loss: Loss) -> list[Record]:
