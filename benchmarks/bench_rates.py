@@ -15,11 +15,14 @@ the starts that come below 0.7 times chance.
 """
 
 import argparse
+import contextlib
 import importlib
+import io
 import json
 import logging
 import math
 import os
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +37,7 @@ from theta0 import suggest_learning_rate
 
 STEPS, STARTS, GRID_STARTS, RATES = 200, 6, 3, 12
 LOWEST, DECADES = {"sgd": -3, "momentum": -4, "adam": -5, "adamw": -5, "rmsprop": -5}, 4  # log10 of the least rate
+LEAST, UNKNOWN = 40, 100  # gradients of another finder: as many as the suggestion took, where it has been run
 SHIFT = {"regression, raw targets": -3, "value network": -2}  # of SGD's grid: the loss is in the targets' own units
 LOSSES = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss}
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -65,7 +69,7 @@ def grid(name: str, optimizer: str) -> list[float]:
 
 
 def loss_at(made: Problem, x: Any, y: Tensor) -> Tensor:
-    outputs = made.model(*x) if isinstance(x, tuple) else made.model(x)
+    outputs = made.model(*x) if isinstance(x, (tuple, list)) else made.model(x)
     return LOSSES[made.loss](outputs, y) if isinstance(made.loss, str) else made.loss(outputs, y)
 
 
@@ -98,19 +102,33 @@ def ours(name: str, seed: int, optimizer: str, _: int) -> Row:
 
 
 class Repeated(torch.utils.data.DataLoader):
-    """Batches as the finders want them: a DataLoader whose items are batches."""
+    """Batches as the finders want them: a DataLoader whose items are batches (its tuples come out as lists)."""
 
     def __init__(self, batches: Batches):
         super().__init__(batches, batch_size=None)
+
+
+class Unpacked(nn.Module):
+    """A model of several arguments for a finder that passes one."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Any) -> Any:
+        """The model's outputs."""
+        return self.model(*x) if isinstance(x, (tuple, list)) else self.model(x)
 
 
 def lr_finder(name: str, seed: int, optimizer: str, budget: int) -> Row:
     """torch-lr-finder's range test up to 10, and the steepest descent that it suggests."""
     module = importlib.import_module("torch_lr_finder")
     made = problem(name, seed)
+    torch.manual_seed(seed)
     start = OPTIMIZERS[optimizer](made.model.parameters(), lr=10.0 ** (LOWEST[optimizer] - 2))
-    finder = module.LRFinder(made.model, start, LOSSES.get(made.loss, made.loss), device="cpu")
-    finder.range_test(Repeated(made.batches), end_lr=10, num_iter=budget)
+    finder = module.LRFinder(Unpacked(made.model), start, LOSSES.get(made.loss, made.loss), device="cpu")
+    with contextlib.redirect_stdout(io.StringIO()):
+        finder.range_test(Repeated(made.batches), end_lr=10, num_iter=budget)
     rates, losses = finder.history["lr"][10:-5], finder.history["loss"][10:-5]  # what its plot leaves out
     slopes = [losses[i + 1] - losses[i - 1] for i in range(1, len(losses) - 1)]
     place = 1 + min(range(len(slopes)), key=slopes.__getitem__)
@@ -122,6 +140,7 @@ def lightning_finder(name: str, seed: int, optimizer: str, budget: int) -> Row:
     pl = importlib.import_module("lightning.pytorch")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     made = problem(name, seed)
+    torch.manual_seed(seed)
 
     class Module(pl.LightningModule):
         """The problem as a LightningModule."""
@@ -138,10 +157,11 @@ def lightning_finder(name: str, seed: int, optimizer: str, budget: int) -> Row:
             """The optimizer, at the rate being tried."""
             return OPTIMIZERS[optimizer](self.parameters(), lr=self.lr)
 
-    trainer = pl.Trainer(
-        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, max_epochs=100
-    )
-    found = pl.tuner.Tuner(trainer).lr_find(Module(), Repeated(made.batches), update_attr=False, num_training=budget)
+    shown = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    with tempfile.TemporaryDirectory() as folder:  # for the start that it saves and loads again
+        trainer = pl.Trainer(accelerator="cpu", max_epochs=-1, default_root_dir=folder, **shown)
+        tuner, batches = pl.tuner.Tuner(trainer), Repeated(made.batches)
+        found = tuner.lr_find(Module(), batches, update_attr=False, num_training=budget)
     return {"rate": found.suggestion(), "gradients": len(found.results["lr"])}
 
 
@@ -190,9 +210,9 @@ def suggestions(store: Path, names: list[str], finder: str) -> None:
             key = f"{name} | {optimizer} | {seed} | "
             if key + finder in runs:
                 continue
-            budget = int(runs.get(key + "theta0", {}).get("gradients", 100))
+            budget = int(runs.get(key + "theta0", {}).get("gradients", UNKNOWN))
             try:
-                row = FINDERS[finder](name, seed, optimizer, max(40, budget))
+                row = FINDERS[finder](name, seed, optimizer, max(LEAST, budget))
             except ImportError:
                 raise
             except Exception as error:  # a finder that raises has found nothing, which is a result
