@@ -136,7 +136,7 @@ def _mismatched(evidence: Evidence) -> Finding | None:
             "own moves them apart."
         ),
         remedy="# compare a few pairs by eye",
-        source="the ranks of partners in batches not trained on; measured, docs/findings.md",
+        source=f"the ranks of partners in batches not trained on; {MEASURED}",
     )
 
 
