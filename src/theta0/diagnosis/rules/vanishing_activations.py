@@ -18,7 +18,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """The spread between samples is lost, and no later layer restores it."""
     links = without_zero_weights(evidence.links, evidence.table)
     silent = _dying_out(links, evidence.network.get("output_rms", math.inf))
-    run = silent or final_run(links, lambda link: link.relative_spread < SPREAD and not _shifted_by_weights(link))
+    run = silent or (_without_spread(links) if sum(batch.size for batch in evidence.batches) > 1 else [])
     hidden = [link for link in links if link.rms > 0]
     if len(run) < 1 or len(hidden) < 2 or run[0] is hidden[0]:
         return None
@@ -49,6 +49,10 @@ def judge(evidence: Evidence) -> Finding | None:
         source=MEASURED,
         layers=tuple(link.layer for link in run),
     )
+
+
+def _without_spread(links: list[Link]) -> list[Link]:
+    return final_run(links, lambda link: link.relative_spread < SPREAD and not _shifted_by_weights(link))
 
 
 def _between(evidence: Evidence, before: Link, behind: Link) -> bool:
