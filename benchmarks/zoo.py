@@ -103,7 +103,11 @@ def of_transformers(name):
     kind = getattr(importlib.import_module("transformers"), name)
     known = set(inspect.signature(kind.config_class).parameters) | set(vars(kind.config_class()))
     wanted = {key: value for value, keys in SHRUNK.items() for key in keys.split() if key in known}
-    config = kind.config_class(**wanted, **({"num_labels": 4} if task in ("text", "image") else {}))
+    wanted |= {"num_labels": 4} if task in ("text", "image") else {}
+    wanted |= (
+        {"is_decoder": True} if task == "causal" and "is_decoder" in known else {}
+    )  # else they see what they predict
+    config = kind.config_class(**wanted)
     model = kind(config).train()
     if task == "image":
         side = config.image_size if isinstance(getattr(config, "image_size", None), int) else SIDE
@@ -237,7 +241,8 @@ def listed(store):
         for family, name in getattr(auto, mapping).items():
             if family not in taken and isinstance(name, str):
                 taken.add(family)
-                chosen.append(("transformers", f"{task}/{name}"))
+                entry = "transformers", f"{task}/{name}"
+                chosen += [entry] if entry not in chosen else []
     models = importlib.import_module("torchvision.models")
     chosen += [("torchvision", name) for name in models.list_models(module=models)]
     chosen += [("segmentation", name) for name in models.list_models(module=models.segmentation)]

@@ -1,4 +1,4 @@
-"""A batch of one sample, as language models are often tried on: nothing differs between samples, and nothing is lost."""
+"""A batch of one sample, as language models are often tried on: nothing differs between samples, nothing is lost."""
 
 from types import SimpleNamespace
 
