@@ -34,8 +34,8 @@ def documentation(code: str, rules: Sequence[Rule] = RULES) -> str:
         >>> print(documentation("unused-parameters").partition("## Why")[0])
         # unused-parameters
         <BLANKLINE>
-        The parameters are part of the model and are given to the optimizer, but nothing that they do reaches the loss.
-        They are never trained.
+        The parameters belong to the model and the optimizer holds them, but they have no effect on the loss. They are
+        never trained.
         <BLANKLINE>
     """
     by_code, wanted = {rule.code: rule for rule in rules}, code.lower().replace("_", "-")
