@@ -34,7 +34,9 @@ def failure_text(diagnosis: Diagnosis, findings: tuple[Finding, ...]) -> str:
     if others:
         places = ", ".join(map(located, others))
         lines.append(textwrap.shorten(f"and {counted(len(others), 'other')}: {places}", _WIDTH, placeholder=" …"))
-    return "\n".join([*lines, f"{number(diagnosis.cost)} gradients; print(diagnosis) shows every layer."])
+    first = diagnosis.findings[0].code if diagnosis.findings else ""
+    page = f"; {help_on(first)}" if rule_of(first) is not None else ""
+    return "\n".join([*lines, f"{number(diagnosis.cost)} gradients; print(diagnosis) shows every layer{page}."])
 
 
 def _told(finding: Finding) -> list[str]:
@@ -43,5 +45,4 @@ def _told(finding: Finding) -> list[str]:
     if finding.source_line:
         body[_MESSAGE - 2 :] = [printable(finding.source_line)]
     remedy = [f"→ {worded(printable(finding.remedy), '')}"] if finding.remedy else []
-    page = [f"more: {help_on(finding.code)}"] if rule_of(finding.code) is not None else []
-    return [finding_verdict(finding), *(f"  {line}" for line in [*body, *remedy, *page])]
+    return [finding_verdict(finding), *(f"  {line}" for line in [*body, *remedy])]
