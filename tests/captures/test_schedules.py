@@ -134,3 +134,14 @@ def test_the_rate_of_one_side_of_a_game_is_not_called_too_low():
         for opposed in (False, True)
     ]
     assert ["learning-rate-too-low" in found for found in codes] == [True, False]
+
+
+def test_a_warm_up_by_hand_that_still_rises_is_not_called_too_low():
+    torch.manual_seed(0)
+    x = torch.randn(64, 8)
+    model, batches = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 3)), [(x, x[:, :3].argmax(1))]
+    codes = [
+        [f.code for f in theta0.diagnose(model, batches, "cross_entropy", learning_rate=5e-7, rates=rates).findings]
+        for rates in ([1e-7 * n for n in range(1, 6)], [5e-7] * 5)
+    ]
+    assert ["learning-rate-too-low" in found for found in codes] == [False, True]

@@ -234,6 +234,39 @@ def adversaries(tmp_path, step="judged.step()", after="pass"):
     return theta0.capture(path).steps
 
 
+FROZEN_MEANWHILE = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+made, judged = nn.Linear(4, 2), nn.Linear(2, 1)
+make, judge = (torch.optim.RMSprop(m.parameters(), lr=1e-3) for m in (made, judged))
+for _ in range(40):
+    real, noise = torch.randn(8, 2), torch.randn(8, 4)
+    with torch.no_grad():
+        fake = made(noise)
+    loss = judged(fake).mean() - judged(real).mean()
+    judge.zero_grad()
+    loss.backward()
+    judge.step()
+    judged.requires_grad_(False)
+    loss = -judged(made(noise)).mean()
+    make.zero_grad()
+    loss.backward()
+    make.step()
+    judged.requires_grad_(True)
+"""
+
+
+def frozen_meanwhile(tmp_path):
+    """A critic without a gradient while the generator trains; it is not clipped, so only the game bounds its loss."""
+    path = tmp_path / "frozen.py"
+    path.write_text(FROZEN_MEANWHILE)
+    return next(
+        step for step in theta0.capture(path).steps if step.optimizer.param_groups[0]["params"][0].shape == (2, 4)
+    )
+
+
 def test_an_optimizer_that_never_steps_is_judged_by_the_gradients_that_are_reset(tmp_path):
     assert sorted(step.gradient_kept for step in adversaries(tmp_path, "pass")) == [0.0, pytest.approx(1.0)]
     assert [step.gradient_kept for step in adversaries(tmp_path)] == pytest.approx([1.0, 1.0])
@@ -241,6 +274,7 @@ def test_an_optimizer_that_never_steps_is_judged_by_the_gradients_that_are_reset
 
 def test_a_loss_is_opposed_where_another_optimizer_trains_what_it_depends_on(tmp_path):
     assert [step.opposed for step in adversaries(tmp_path)] == [True, True]
+    assert frozen_meanwhile(tmp_path).opposed
     one = tmp_path / "one.py"
 
     one.write_text(ONE)

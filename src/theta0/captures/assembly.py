@@ -139,8 +139,12 @@ def opposed(found: Recording, steps: Steps | None, entries: Iterable[Entry]) -> 
         return False
     own = {id(p) for p in steps.parameters}
     others = {id(p) for other in found.optimizers.values() for p in other.parameters} - own
-    modules = {id(entry.module): entry.module for entry in entries if entry.module is not None}
-    return steps.rewritten or any(id(p) in others for module in modules.values() for p in module.parameters())
+    every = list(entries)
+    modules = {id(entry.module): entry.module for entry in every if entry.module is not None}
+    used = {id(p) for module in modules.values() for p in module.parameters()}
+    # A critic that is frozen meanwhile is no call of trained parameters: its weights are among what functions are given.
+    used |= {c.source for entry in every for c in entry.uses() if isinstance(c, Constant)}
+    return steps.rewritten or not used.isdisjoint(others)
 
 
 def taken_back(found: Recording, steps: Steps | None, model: nn.Module) -> tuple[TakenBack, ...]:

@@ -26,9 +26,16 @@ def judge(evidence: Evidence) -> Finding | None:
     scheduled = _scheduled(evidence.rates or ())
     if scheduled is not None or evidence.opposed:  # one side of a game that learns fast says nothing of the game
         return scheduled
+    if _rising(evidence.rates or ()):
+        return None
     probe = evidence.probe
     run = None if probe is None else probe.at(evidence.rate)
     return _suspected(evidence) if probe is None or run is None else _tried(run, probe)
+
+
+def _rising(rates: Sequence[float]) -> bool:
+    """Whether a warm-up that the script makes itself is still on its way at the last step seen."""
+    return len(rates) >= _RESTS and all(later > earlier for earlier, later in itertools.pairwise(rates))
 
 
 def _tried(run: ExperimentRun, probe: Probe) -> Finding | None:
