@@ -131,7 +131,7 @@ def require_whole(model: nn.Module) -> None:
     """
     for name, parameter in model.named_parameters():
         # By name: the classes live in sub-packages that not every build of torch has, or in another library.
-        kinds = {kind.__name__ for kind in type(parameter).__mro__} | {type(parameter.data).__name__}
+        kinds = {kind.__name__ for kind in type(parameter).__mro__}
         if kinds & {"DTensor", "FlatParameter"} or hasattr(parameter, "_sharded_size") or hasattr(parameter, "ds_id"):
             raise ValueError(
                 f"{name}: expected a whole parameter, got one sharded over processes (FSDP, tensor parallelism, ZeRO); "

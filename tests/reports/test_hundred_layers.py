@@ -81,4 +81,4 @@ def test_a_hundred_layers_are_one_screen_that_leads_with_a_sentence(name, option
     text = " ".join(" ".join(lines).split())
     assert causes[:1] == list(found.findings[:1])
     assert all(f.message in text for f in causes[:1])
-    assert sum("follows from it" in line for line in lines) == len(found.findings) - len(causes)
+    assert sum("follows from it:" in line for line in lines) == len(found.findings) - len(causes)

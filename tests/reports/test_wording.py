@@ -93,9 +93,7 @@ def test_verdicts():
 def test_a_verdict_says_what_is_undecided():
     open_ = "Whether it trains is undecided: in 40 steps of sgd at 0.1 the loss goes from 2 to 1.9."
     healthy, ill = (replace(one, not_measured=(open_,)) for one in (cases.healthy(), cases.deep_sigmoid()))
-    assert (
-        diagnosis_verdict(healthy) == "Nothing wrong was found at this start (1 note); whether it trains is undecided."
-    )
+    assert diagnosis_verdict(healthy) == "No problem was found (1 note); whether it trains is undecided."
     assert "can train" not in diagnosis_verdict(replace(cases.hostile(), not_measured=(open_,)))
     assert "undecided" not in diagnosis_verdict(ill)
 

@@ -28,7 +28,7 @@ FACTORS = (1.0, 10.0, 0.1, 100.0, 0.01)  # five rates, the likeliest first
 _UPWARDS, _DOWNWARDS = (10.0, 100.0, 0.1), (0.1, 0.01, 10.0)  # where a given rate moves the loss, and where not down
 _FARTHEST = 1e4  # times lower: no rate is tried below
 _OUT_OF_REACH = 0.98  # of what there is to learn
-ONE_BATCH = 16  # samples that any network that trains can learn by heart
+ONE_BATCH = 16  # samples that any network that trains can memorize
 _ONE_BATCH_STEPS = 30  # gradients kept for that
 _LONGEST, _CHUNK = 90, 15  # steps of one run: plateaus of networks that train end by then; between looks at the loss
 _GONE, _GOES_ON = 0.1, 0.05  # of the way down, in all and in the second half: further is no standing still
@@ -73,7 +73,7 @@ class Probe:
         level: the loss below which a run counts as training.
         floor: the least loss that the outputs allow.
         cost: in gradients.
-        fits_one_batch: whether a few samples can be learnt by heart; None where it was not tried.
+        fits_one_batch: whether a few samples can be memorized; None where it was not tried.
         given_fits: the same at the given rate alone, asked where it does not train, nor any lower one; None where it
             was not tried, or is on its way.
         reason: why it is undecided, where it is.
@@ -165,7 +165,7 @@ def probe(
     The run at the given rate goes on to 40 steps while it is on its way; where it has not learned anything, others are
     tried (*trial of rates*): at ten and a hundred times the rate, then at a tenth, if the loss fell; at a tenth and a
     hundredth, then at ten times, if it did not. Without a given rate the first moves the weights by 3 % a step. Where
-    no rate trains, a few samples are tried alone, which any network that can be trained learns by heart. The model is
+    no rate trains, a few samples are tried alone, which any network that can be trained memorizes. The model is
     left as it was.
 
     Args:
@@ -303,7 +303,7 @@ def _around(state: _Runs) -> tuple[float, float, float]:
 
 
 def _fits_few(state: _Runs, rates: Sequence[float]) -> tuple[list[bool | None], float]:
-    """Whether a few samples are learnt by heart at each of some rates, until they are at one.
+    """Whether a few samples are memorized at each of some rates, until they are at one.
 
     A step on a few samples costs as much less as they are fewer, so that a plateau is seen to its end.
 

@@ -45,7 +45,7 @@ def way_back(references: Sequence[Tensor], after: Tensor, now: Tensor) -> tuple[
 
     Example:
         >>> import torch
-        >>> start, after = torch.ones(8), torch.arange(8.0)
+        >>> start, after = torch.ones(8), 1 + torch.arange(8.0) / 16
         >>> way_back([start], after, start + 0.25 * (after - start))
         (0.75, False)
     """

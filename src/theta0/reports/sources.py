@@ -224,6 +224,14 @@ SOURCES = (
         _ARXIV + "1511.06422",
     ),
     Source(
+        "Rahaman et al. (2019)",
+        "Nasim Rahaman, Aristide Baratin, Devansh Arpit, Felix Draxler, Min Lin, Fred Hamprecht, Yoshua Bengio, "
+        "Aaron Courville",
+        "On the Spectral Bias of Neural Networks",
+        "ICML 2019",
+        _ARXIV + "1806.08734",
+    ),
+    Source(
         "Pascanu et al. (2013)",
         "Razvan Pascanu, Tomas Mikolov, Yoshua Bengio",
         "On the difficulty of training Recurrent Neural Networks",

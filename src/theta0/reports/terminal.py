@@ -71,7 +71,7 @@ def diagnosis_report(diagnosis: Diagnosis, *, target: str) -> RenderableType:
         >>> with console.capture() as captured:
         ...     console.print(diagnosis_report(diagnosis, target="train.py"))
         >>> captured.get().splitlines()[0]
-        'train.py: No problem was found (1 note).'
+        'train.py: No problem was found (1 note); whether training lowers the loss was '
     """
     return Screen(partial(_diagnosis_screen, diagnosis, target))
 

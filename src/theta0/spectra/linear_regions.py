@@ -49,7 +49,7 @@ def linear_regions(model: nn.Module, first: Tensor, last: Tensor, *, most: int =
     which no output changes its slope are dropped. Pieces in all of input space are not counted: the number along a
     line is what the spectrum along it depends on.
 
-    Source: K(θ) in furusho2020thesis, Theorem 3, after Rahaman et al. 2019, https://arxiv.org/abs/1806.08734.
+    Source: K(θ) in furusho2020thesis, Theorem 3; Rahaman et al., 2019, https://arxiv.org/abs/1806.08734.
 
         >>> model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1))
         >>> with torch.no_grad():

@@ -6,7 +6,7 @@ import math
 def fourier_coefficient_bound(frequency: float, *, lipschitz: float, regions: int, dimension: int = 1) -> float:
     r"""What bounds a Fourier coefficient of a ReLU network, up to a constant factor.
 
-    $\sum_{d=1}^{D} ‖k‖^{-(d+1)} \, ‖f‖_{Lip} \, K(θ)$ (furusho2020thesis, Theorem 3, after Rahaman et al. 2019,
+    $\sum_{d=1}^{D} ‖k‖^{-(d+1)} \, ‖f‖_{Lip} \, K(θ)$ (furusho2020thesis, Theorem 3; Rahaman et al., 2019,
     https://arxiv.org/abs/1806.08734). For D = 1 the factor is 2 where f vanishes at both ends of its support: the
     second derivative of a piecewise linear f is a sum of K + 1 impulses, of which none exceeds 2 ‖f‖_Lip and the two
     outer ones are at most ‖f‖_Lip, so that $|\tilde f(k)| ≤ 2 K ‖f‖_{Lip} / k^2$.

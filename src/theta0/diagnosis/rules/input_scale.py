@@ -53,8 +53,6 @@ def _constant(evidence: Evidence) -> Finding | None:
         return None
     met, spread = evidence.inspection.inputs, max(spreads)
     layer = met[0].layer if met else ""
-    if any(evidence.table.get(found.layer, {}).get("sample_share", 0.0) >= FAR for found in met):
-        return None  # what the model draws itself, as a generator its noise, tells the samples apart
     if max(spreads) < ALIKE and _batches_differ(evidence):
         if not all(_alike_but_targets(evidence, number) for number in range(len(evidence.batches))):
             return None
@@ -63,6 +61,8 @@ def _constant(evidence: Evidence) -> Finding | None:
             "apart. Look at how the data are read and put together."
         )
         return _finding("error", [layer], (0.0, ALIKE), what, remedy="")
+    if any(evidence.table.get(found.layer, {}).get("sample_share", 0.0) >= FAR for found in met):
+        return None  # what the model draws itself, as a generator its noise, tells the samples apart
     if spread == 0:
         what = "All samples have the same inputs: nothing distinguishes them. Look at how the data are read."
         return _finding("error", [layer], (0.0, ALIKE), what, remedy="")

@@ -162,8 +162,8 @@ RULE = Rule(
                 "in a trial, the way from the first loss to what shows learning that a run goes at the rate, and at "
                 "ten or a hundred times it",
                 f"less than {HARDLY:.0%} ({SLOWLY:.0%} where a higher rate goes {HALFWAY:.0%} of it), and {MUCH:.0%} "
-                f"and {AHEAD:g} times as far in as many steps: warning, unless {ONE_BATCH} samples alone are learnt by "
-                f"heart at the rate, or on the way to it. Advised is a rate at which {PROVEN} steps are seen to train",
+                f"and {AHEAD:g} times as far in as many steps: warning, unless {ONE_BATCH} samples alone are "
+                f"memorized at the rate, or nearly. Advised is a rate at which {PROVEN} steps are seen to train",
                 "measured",
             ),
             (

@@ -61,7 +61,7 @@ def _given_its_targets(found: LookAhead) -> Finding:
         message=(
             "The network is given its own targets: the target of each position is the input at that position, and the "
             "output there depends on it, while no output depends on later inputs. It learns to copy: the loss falls to "
-            "next to nothing, and it cannot generate. Shift by one: inputs tokens[:, :-1] and targets tokens[:, 1:], "
+            "almost nothing, and it cannot generate. Shift by one: inputs tokens[:, :-1] and targets tokens[:, 1:], "
             "or a start token before the decoder's inputs."
         ),
         remedy="logits = model(tokens[:, :-1]); loss = F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:])",

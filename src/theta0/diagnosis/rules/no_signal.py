@@ -131,7 +131,7 @@ def _mismatched(evidence: Evidence) -> Finding | None:
         message=(
             f"The pairs of this contrastive loss do not seem to belong together: after {found.steps} steps on half of "
             f"the batches their partners are found ({found.learnt:.3g} standard deviations above chance), those of "
-            f"other batches are not ({found.held_out:.2g}, {found.rows} rows): what is learnt is the pairs by heart. "
+            f"other batches are not ({found.held_out:.2g}, {found.rows} rows): the network memorizes the pairs. "
             "See whether row i of one view belongs to row i of the other: a shuffle, a sort or a loader of each view's "
             "own moves them apart."
         ),
