@@ -49,7 +49,7 @@ def test_the_gallery_is_complete():
     assert sorted(path.stem for path in folder.glob("*.py")) == sorted(GALLERY)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", GALLERY)
 def test_a_failure_of_the_gallery_is_found_and_its_fix_fixes_it(name):
     script = Path(__file__).parent.parent / "examples" / "gallery" / f"{name}.py"

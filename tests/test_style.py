@@ -111,6 +111,7 @@ def test_every_public_function_has_an_example():
     assert [name for name, function in functions.items() if ">>> " not in function.__doc__] == []
 
 
+@pytest.mark.slow
 def test_examples_in_docstrings_run():
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     results = {name: doctest.testmod(importlib.import_module(name), optionflags=options) for name in MODULES}

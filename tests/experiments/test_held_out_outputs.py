@@ -1,5 +1,6 @@
 """Labels that carry nothing, and labels that are learnt slowly: single features, and outputs on samples held out."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -39,6 +40,7 @@ def test_targets_that_depend_on_one_place_of_a_sequence_are_seen_by_single_featu
     assert unseen < CLEAR
 
 
+@pytest.mark.slow
 def test_a_network_that_learns_slowly_is_left_alone_and_permuted_labels_are_named():
     torch.manual_seed(0)
     model = Net()

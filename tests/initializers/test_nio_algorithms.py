@@ -168,7 +168,7 @@ def test_a_start_beyond_the_cap_is_left_for_one_within_it():
     model, batches = network(batch_norm=False), data(8)
     with torch.no_grad():
         model[3].weight.mul_(40)
-    found = initialize("nio", model, batches, "cross_entropy", gradient_norm_cap=4.0, cap_unit="absolute", steps=200)
+    found = initialize("nio", model, batches, "cross_entropy", gradient_norm_cap=4.0, cap_unit="absolute", steps=100)
     assert found.before.gradient_norm > 4
     assert found.kept, found.reason
     assert found.after.gradient_norm <= 4

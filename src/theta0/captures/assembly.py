@@ -142,7 +142,7 @@ def opposed(found: Recording, steps: Steps | None, entries: Iterable[Entry]) -> 
     every = list(entries)
     modules = {id(entry.module): entry.module for entry in every if entry.module is not None}
     used = {id(p) for module in modules.values() for p in module.parameters()}
-    # A critic that is frozen meanwhile is no call of trained parameters: its weights are among what functions are given.
+    # A critic that is frozen meanwhile is no call of trained parameters: its weights are what functions are given.
     used |= {c.source for entry in every for c in entry.uses() if isinstance(c, Constant)}
     return steps.rewritten or not used.isdisjoint(others)
 
