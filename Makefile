@@ -8,6 +8,9 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 # With byte code kept, checked signatures included, a suite that runs again starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Two workers on two cores: a second thread in each only waits for the first.
+export OMP_NUM_THREADS := 1
+
 .PHONY: setup test gate test-all test-adapters demo docs smoke docs-findings docs-bibliography lint bench clean
 
 setup: $(READY)
