@@ -75,7 +75,7 @@ class Constant:
         value: a copy; the tensor itself where it is a leaf that requires a gradient.
         leaf: whether it is such a leaf: a parameter, or data that are differentiated with respect to.
         unseen: whether it has a graph that was not seen being made.
-        source: the identity of the tensor itself.
+        source: the identity of a parameter; 0 for other tensors, which may be gone and their identity taken.
     """
 
     value: Tensor
@@ -100,9 +100,11 @@ class Constants:  # a class, because a tensor given twice has to become one cons
         if entry is not None and entry[0]() is tensor and entry[1] == version:
             return entry[2]
         leaf = tensor.requires_grad and tensor.is_leaf
-        made = Constant(
-            tensor if leaf else tensor.detach().clone(), leaf, tensor.requires_grad and not leaf, id(tensor)
+        value, source = (
+            tensor if leaf else tensor.detach().clone(),
+            id(tensor) if isinstance(tensor, nn.Parameter) else 0,
         )
+        made = Constant(value, leaf, tensor.requires_grad and not leaf, source)
         self._known[id(tensor)] = (weakref.ref(tensor), version, made)
         return made
 
