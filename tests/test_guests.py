@@ -106,6 +106,7 @@ def test_unit_variance_reaches_a_layer_whose_pass_switches_gradients_on():
     assert model.energy[0](x).std().item() == pytest.approx(1, rel=0.05)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_searched_in_float32_and_written_back(dtype):
     """Steps of 2e-4 are below most weights' rounding in bfloat16, and perturbed logits overflow in float16."""

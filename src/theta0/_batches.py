@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from theta0._errors import guarded, shown
 from theta0._models import Step, StepInputs, device_of, outputs_of, parameter_names, required_parameters, unwrapped
 from theta0._ranks import pooled
-from theta0._state import preserve_randomness
+from theta0._state import preserve_randomness, seed_draws
 
 P = ParamSpec("P")
 Found = TypeVar("Found")
@@ -95,7 +95,7 @@ def endless(
     """
     with own_generators(batches) as generators:
         for number in itertools.count():
-            torch.manual_seed(seeds(number))
+            seed_draws(seeds(number))
             for generator in generators:
                 generator.manual_seed(seeds(number))
             source = guarded("batches:", lambda: iter(batches))

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 from theta0._errors import RankError
 from theta0._models import unwrapped
 from theta0._randomness import streams
-from theta0._state import preserve_randomness, snapshot, unsynchronized
+from theta0._state import preserve_randomness, seed_draws, snapshot, unsynchronized
 
 P = ParamSpec("P")
 Model = TypeVar("Model")
@@ -245,7 +245,7 @@ def _together(verb: Callable[..., Found], model: Any, *args: Any, **kwargs: Any)
 
 
 def _seed_all(seed: int) -> None:
-    torch.manual_seed(seed)
+    seed_draws(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 

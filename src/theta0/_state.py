@@ -127,6 +127,17 @@ def preserve_randomness() -> Iterator[None]:
             torch.mps.set_rng_state(mps)
 
 
+def seed_draws(seed: int) -> None:
+    """What `torch.manual_seed` does, at a hundredth of its cost where there is no accelerator.
+
+    There `torch.manual_seed` keeps each seed, with three formatted stacks, for devices that are never started.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
 @contextmanager
 def twice_differentiable(model: nn.Module) -> Iterator[None]:
     """Within the block a forward pass of the model has a double backward; afterwards the model is as it was.
@@ -180,7 +191,7 @@ def deterministic(model: nn.Module, seed: int = 0) -> Iterator[None]:
     Without it spectral normalisation, which moves its buffers at every pass, or stochastic depth would make each
     product one of another matrix.
     """
-    torch.manual_seed(seed)
+    seed_draws(seed)
     with steady(model):
         yield
 

@@ -6,12 +6,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from theta0._batches import Batch, load_batches, own_generators
 from theta0._models import Step
-from theta0._state import preserve_randomness
+from theta0._state import preserve_randomness, seed_draws
 
 _SEED = 1729  # not one of the runs': the data must not be drawn as the weights are
 
@@ -23,7 +22,7 @@ def seeded(source: Any = None) -> Iterator[None]:
     Afterwards they are as they were, also when the block raises.
     """
     with preserve_randomness(), own_generators(source) as own:
-        torch.manual_seed(_SEED)
+        seed_draws(_SEED)
         np.random.seed(_SEED)
         random.seed(_SEED)
         for generator in own:

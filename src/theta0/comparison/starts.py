@@ -11,7 +11,7 @@ from torch import nn
 from theta0._batches import Batch, initialised
 from theta0._losses import Loss
 from theta0._randomness import Randomness
-from theta0._state import preserve_randomness, snapshot
+from theta0._state import preserve_randomness, seed_draws, snapshot
 from theta0.treatment.remedies import REMEDIES, Remedy
 from theta0.treatment.results import Applied
 
@@ -64,7 +64,7 @@ class Makers:  # a class because starts that were made are kept until the race i
             self.restore()
             return initialised(self.source)
         with preserve_randomness():
-            torch.manual_seed(seed)
+            seed_draws(seed)
             model = self.source()
         if not isinstance(model, nn.Module):
             raise ValueError(f"model: expected a module or a function that returns one, got {type(model).__name__}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from theta0._batches import Batch
 from theta0._errors import UserCodeError
 from theta0._losses import Loss, loss_of
-from theta0._state import preserve_state
+from theta0._state import preserve_state, seed_draws
 from theta0._trace.interpreter import Handler, Step, trace
 from theta0._trace.operations import Operation
 from theta0._training import count_gradients
@@ -78,7 +78,7 @@ def _start(model: nn.Module, batch: Batch, loss: Loss) -> tuple[float, dict[str,
     """The loss, and the direction of each tensor; None where the value of the loss is not what is minimized."""
     weighed = _weights_handler()
     paths, by_value = followed_paths(model)
-    torch.manual_seed(0)
+    seed_draws(0)
     with trace(model, paths, weighed) as interpreter:
         value, _ = loss_of(model, batch, loss)
     weights = interpreter.note_of(value, weighed)
@@ -127,7 +127,7 @@ def _moved(model: nn.Module, batch: Batch, loss: Loss, name: str, direction: Ten
     before = parameter.detach().clone()
     try:
         parameter.data.add_(direction, alpha=length)
-        torch.manual_seed(0)
+        seed_draws(0)
         return float(loss_of(model, batch, loss)[0].detach())
     except (UserCodeError, RuntimeError, ValueError):
         return math.nan
@@ -153,7 +153,7 @@ def _with_term(model: nn.Module, batch: Batch, loss: Loss, found: EndlessFall, d
 
 def _contributions(model: nn.Module, batch: Batch, loss: Loss) -> list[tuple[Term, float]]:
     handler = terms_handler()
-    torch.manual_seed(0)
+    seed_draws(0)
     with trace(model, handler) as interpreter:
         value, _ = loss_of(model, batch, loss)
     found = []

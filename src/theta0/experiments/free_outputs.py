@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from theta0._batches import Batch
 from theta0._losses import Loss, applied, constant_loss, loss_of
 from theta0._models import main_output
-from theta0._state import preserve_state
+from theta0._state import preserve_state, seed_draws
 from theta0._trace.interpreter import trace
 from theta0.measurements.attainable_loss import Compared, Known, comparison_handler
 from theta0.measurements.intervals import Interval
@@ -74,7 +74,7 @@ def free_outputs(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Free
     if loss is None:
         return None
     with preserve_state(model), torch.enable_grad():
-        torch.manual_seed(0)
+        seed_draws(0)
         given, interval = _outputs_with_interval(model, batches[0], loss)
         outputs = [given, *(_detached(loss_of(model, batch, loss)[1]) for batch in batches[1:])]
         first = sum(_loss(loss, o, b) for o, b in zip(outputs, batches, strict=True)) / len(batches)
@@ -171,7 +171,7 @@ def _minimum(loss: Loss, outputs: Sequence[Any], batches: Sequence[Batch], choos
         chosen, terms = iter(choose(free)), []
         for (leaves, form), places, batch in zip(shapes, floating, batches, strict=True):
             filled = [next(chosen) if place in places else leaf for place, leaf in enumerate(leaves)]
-            torch.manual_seed(0)  # a loss may draw
+            seed_draws(0)  # a loss may draw
             terms.append(applied(loss, tree_unflatten(filled, form), batch))
         return torch.stack(terms).mean()
 
@@ -221,7 +221,7 @@ def _descended(value: Callable[[], Tensor], free: list[Tensor]) -> float | None:
 
 
 def _loss(loss: Loss, outputs: Any, batch: Batch) -> float:
-    torch.manual_seed(0)
+    seed_draws(0)
     return float(applied(loss, outputs, batch).detach())
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from theta0._batches import Batch
 from theta0._errors import UserCodeError
 from theta0._losses import Loss, backward, loss_of
-from theta0._state import preserve_state
+from theta0._state import preserve_state, seed_draws
 from theta0._trace.interpreter import Handler, Interpreter, Step, trace
 from theta0._trace.operations import Operation
 from theta0.experiments.optimizers import OptimizerKind
@@ -127,7 +127,7 @@ class _Runs:
     def shares(self, step: int) -> _Shares | None:
         """The summands of a step's batch; None where the loss has none, or contains derivatives."""
         summands, data = terms_handler(), _data_handler()
-        torch.manual_seed(step)
+        seed_draws(step)
         with trace(self.model, summands, data) as interpreter:
             value, _ = loss_of(self.model, self.batches[step % len(self.batches)], self.loss)
         terms = interpreter.note_of(value, summands) or ()
@@ -155,7 +155,7 @@ class _Runs:
                 found = self.shares(step)
                 objective = None if found is None else found.fit
             else:
-                torch.manual_seed(step)
+                seed_draws(step)
                 objective, _ = loss_of(self.model, self.batches[step % len(self.batches)], self.loss)
             if objective is None or not bool(torch.isfinite(objective.detach())):
                 raise ValueError("loss: expected a finite number")

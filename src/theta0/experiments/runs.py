@@ -10,7 +10,7 @@ from torch import nn
 
 from theta0._batches import Batch
 from theta0._losses import Loss, backward, loss_of
-from theta0._state import snapshot
+from theta0._state import seed_draws, snapshot
 from theta0._training import Maker
 
 _EXPLODED = 1e3  # times the first loss
@@ -154,7 +154,7 @@ def continued(experiment: Experiment, run: PausedRun, until: int) -> PausedRun:
     run.resume()
     losses, diverged = list(run.losses), False
     while len(losses) < until and not diverged:
-        torch.manual_seed(experiment.seed + len(losses))
+        seed_draws(experiment.seed + len(losses))
         if len(losses) < run.warm_up:
             _raised(run.optimizer, len(losses) + 1)
         value = _stepped(experiment, run.optimizer, len(losses))
@@ -191,7 +191,7 @@ def losses_at(experiment: Experiment, steps: Sequence[int]) -> list[float]:
     """
     found = []
     for step in steps:
-        torch.manual_seed(experiment.seed + step)
+        seed_draws(experiment.seed + step)
         with torch.enable_grad():  # a model may take gradients inside its forward pass
             value, _ = loss_of(experiment.model, experiment.batches[step % len(experiment.batches)], experiment.loss)
         found.append(float(value.detach()) if bool(torch.isfinite(value.detach())) else math.inf)

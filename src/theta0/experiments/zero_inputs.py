@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_map
 from theta0._batches import Batch, checked_forward
 from theta0._errors import UserCodeError
 from theta0._models import main_output
-from theta0._state import preserve_state
+from theta0._state import preserve_state, seed_draws
 
 
 def changed_without_data(model: nn.Module, batch: Batch) -> float | None:
@@ -29,9 +29,9 @@ def changed_without_data(model: nn.Module, batch: Batch) -> float | None:
 
     with preserve_state(model), torch.no_grad():
         try:
-            torch.manual_seed(0)
+            seed_draws(0)
             given = main_output(checked_forward(model, batch))
-            torch.manual_seed(0)
+            seed_draws(0)
             without = main_output(checked_forward(model, _with_inputs(batch, tree_map(emptied, batch.inputs))))
         except (UserCodeError, RuntimeError):
             return None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from theta0._batches import Batch
 from theta0._losses import Loss, loss_of
-from theta0._state import preserve_state
+from theta0._state import preserve_state, seed_draws
 from theta0._trace.interpreter import Handler, Step, trace
 
 _HIDDEN = -1e4  # a score below is masked
@@ -50,7 +50,7 @@ def pair_ranks(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> PairRa
     for batch in batches:
         found: list[PairRanks] = []
         with preserve_state(model), torch.enable_grad(), trace(model, _ranks_handler(found)):
-            torch.manual_seed(0)
+            seed_draws(0)
             loss_of(model, batch, loss)
         if not found:
             return None

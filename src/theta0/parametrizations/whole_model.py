@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from theta0._batches import initialised
 from theta0._models import in_place
-from theta0._state import transaction
+from theta0._state import seed_draws, transaction
 from theta0.parametrizations._registration import put_parameter_, same_parameter, stand_in_
 from theta0.parametrizations._torch_classes import own_class_, read_weights_when_called_
 from theta0.parametrizations._units import fan_in, hooked_weight_names, transposed_groups, weight_names
@@ -93,7 +93,7 @@ def reparametrize(model: nn.Module, method: Method, *, skip: Collection[str] = (
         raise ValueError(f"model: expected a weight that {method!r} can take, got none ({why})")
     before = [module._parameters[name] for _, module, name in chosen]
     with transaction(inner):
-        torch.manual_seed(0)  # spectral norm draws the start of its power iteration
+        seed_draws(0)  # spectral norm draws the start of its power iteration
         _register(chosen, method)
         _warn_of_optimizers(inner, before, depth=4)  # through `in_place`
     return Parametrized(method, tuple(_full(*weight) for weight in chosen), skipped)

@@ -16,7 +16,7 @@ from theta0._models import Step
 from theta0._progress import Progress, shown
 from theta0._randomness import Randomness
 from theta0._ranks import from_first, on_every_rank
-from theta0._state import preserve_randomness, preserve_state, snapshot
+from theta0._state import preserve_randomness, preserve_state, seed_draws, snapshot
 from theta0._training import Run
 from theta0.diagnosis.results import Diagnosis
 from theta0.experiments.optimizers import Optimizer, Scheduler, optimizer_kind, rate_of
@@ -94,7 +94,7 @@ class _Search:  # a class because the rounds share what was spent and tried
     def apply(self, name: str, base: _Start, *, asked: bool = False) -> _Start | str:
         """Put a remedy on top of a start; the reason where it finds nothing better, or cannot be put unless `asked`."""
         base.state()
-        torch.manual_seed(0)  # dropout, while a remedy measures, is the same whatever was drawn before
+        seed_draws(0)  # dropout, while a remedy measures, is the same whatever was drawn before
         data = list(self.trial.rest)
         try:
             done = REMEDIES[name](self.model, data, self.trial.loss, generator=self.generator)
