@@ -24,8 +24,8 @@ class Target:
 
     `learning_rate` is the optimizer's; `build` is the file's `model()`, which builds another one; `step` is given
     instead of a loss; gradients are clipped to `clip_norm`; `observed` is what is known of scripts only
-    (`gradient_kept`, `rates`, `opposed` and `taken_back` of `diagnose`), and `number` is the optimizer's among several
-    of one script.
+    (`gradient_kept`, `rates`, `opposed`, `taken_back` and `not_loaded` of `diagnose`), and `number` is the optimizer's
+    among several of one script.
     """
 
     name: str

@@ -422,3 +422,16 @@ def test_several_classes_at_once_are_an_error_where_no_short_run_learns_them(sev
     (finding,) = [f for f in found.findings if f.code == "loss-mismatch"]
     assert finding.severity == severity
     assert bool(finding.evidence) == several
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [((0.0, 1 / 255), True), ((0.0, 1.0), False), ((0.0, 0.9), False), ((0.05, 0.95), False), ((0.01, 0.02), False)],
+)
+def test_labels_that_were_divided_twice(values, said):
+    """A mask of 0 and 255 that becomes 0 and 1/255: nothing is ever to be likely."""
+    torch.manual_seed(0)
+    x = torch.randn(64, 8)
+    y = torch.where(x[:, :1] > 0, values[1], values[0])
+    found = diagnose(nn.Linear(8, 1), [(x, y)], F.binary_cross_entropy_with_logits, probe_steps=0)
+    assert any(f.code == "loss-mismatch" and "two values" in f.message for f in found.findings) == said

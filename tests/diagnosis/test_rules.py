@@ -144,7 +144,7 @@ def test_an_unknown_code_lists_those_that_are_near_or_all():
 
 
 def example(*parts):
-    scope = {"learning_rate": None, "optimizer": None, "gradient_kept": None}
+    scope = {"learning_rate": None, "optimizer": None, "gradient_kept": None, "not_loaded": ()}
     with torch.random.fork_rng():
         for part in (PRELUDE, *parts):
             exec(dedent(part), scope)
@@ -155,7 +155,7 @@ TRIED = {"does-not-train", "no-signal"}  # what only short runs show
 
 
 def codes_of(start, steps):
-    options = {name: getattr(start, name) for name in ("optimizer", "learning_rate", "gradient_kept")}
+    options = {name: getattr(start, name) for name in ("optimizer", "learning_rate", "gradient_kept", "not_loaded")}
     found = theta0.diagnose(start.model, start.batches, start.loss, probe_steps=steps, **options)
     return {f.code for f in found.findings}
 

@@ -33,6 +33,7 @@ from theta0.captures.recording import Pass, Recording, Steps
 from theta0.captures.schedules import scheduled_rates
 from theta0.captures.tape import CapturedBatch, replay, replayed
 from theta0.measurements.taken_back import TakenBack
+from theta0.measurements.unloaded_weights import NotLoaded
 
 _TOLERANCE = (
     1e-5  # of losses and gradients on accelerators and over ranks, whose sums are not the same twice; else exactly
@@ -62,6 +63,7 @@ class CapturedStep:
         opposed: whether something beyond the loss keeps it in bounds: another optimizer trains what the loss depends
             on, or the script rewrites weights between steps.
         taken_back: the trained parameters that the script changes between steps so that these lead nowhere.
+        not_loaded: the calls of `load_state_dict` that left out what they were given.
     """
 
     model: nn.Module
@@ -78,6 +80,7 @@ class CapturedStep:
     rates: tuple[float, ...] | None = None
     opposed: bool = False
     taken_back: tuple[TakenBack, ...] = ()
+    not_loaded: tuple[NotLoaded, ...] = ()
 
     def __repr__(self) -> str:
         """The step in one line, without the weights and the data."""
@@ -100,6 +103,7 @@ class CapturedStep:
             "rates": self.rates,
             "opposed": self.opposed,
             "taken_back": self.taken_back,
+            "not_loaded": self.not_loaded,
         }
 
 
@@ -185,6 +189,7 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
         schedule or None,
         opposed(found, steps, closure(every)),
         taken_back(found, steps, model),
+        tuple(found.not_loaded),
     )
 
 

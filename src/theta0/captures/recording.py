@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +32,7 @@ from theta0.captures.entries import (
 )
 from theta0.captures.tape import differentiated, leaves_of, mapped
 from theta0.measurements.taken_back import StepValues
+from theta0.measurements.unloaded_weights import NotLoaded, not_loaded
 
 _BACKWARD = (Tensor.backward, torch.autograd.backward)
 _VIEWS = ("T", "mT", "H", "mH", "real", "imag")  # attributes that are functions of the tensor
@@ -154,6 +155,7 @@ class Recording:  # grows while the script runs
         stepping: whether an optimizer's step runs.
         places: the parameters that optimizers have trained, by where their values lie.
         written: the line that wrote to each of them last, outside of optimizers.
+        not_loaded: the calls of `load_state_dict` that left out what they were given.
     """
 
     wanted: int
@@ -180,6 +182,7 @@ class Recording:  # grows while the script runs
     stepping: bool = False
     places: dict[int, int] = field(default_factory=dict)
     written: dict[int, str] = field(default_factory=dict)
+    not_loaded: list[NotLoaded] = field(default_factory=list)
 
     @property
     def enough(self) -> bool:
@@ -235,6 +238,15 @@ def recorded(wanted: int, budget: float | None = None, skip: int = 0) -> Iterato
 def _intercepted(found: Recording) -> Iterator[None]:
     """Within the block module calls, functions of the user's own and optimizer steps are shown to the recording."""
     call, apply = nn.Module.__call__, torch.autograd.Function.__dict__["apply"]
+    load = nn.Module.load_state_dict
+
+    def loaded(module: nn.Module, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        result = load(module, state_dict, strict=strict, assign=assign)
+        if not strict and isinstance(state_dict, Mapping) and _outermost(found):
+            with found.interpreter.suspended():  # type: ignore[union-attr]
+                missed = not_loaded(module, state_dict, str(source_of_caller() or ""))
+            found.not_loaded += [] if missed is None else [missed]
+        return result
 
     def called(module: nn.Module, *arguments: Any, **options: Any) -> Any:
         if not _outermost(found) or not _trains(module):
@@ -251,11 +263,13 @@ def _intercepted(found: Recording) -> Iterator[None]:
         register_optimizer_step_post_hook(lambda optimizer, *_: _after_step(found, optimizer)),
     )
     nn.Module.__call__ = called  # type: ignore[method-assign]
+    nn.Module.load_state_dict = loaded  # type: ignore[assignment, method-assign]
     torch.autograd.Function.apply = classmethod(applied)  # type: ignore[assignment]
     try:
         yield
     finally:
         nn.Module.__call__ = call  # type: ignore[method-assign]
+        nn.Module.load_state_dict = load  # type: ignore[method-assign]
         torch.autograd.Function.apply = apply  # type: ignore[method-assign]
         for hook in hooks:
             hook.remove()

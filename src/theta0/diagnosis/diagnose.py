@@ -23,6 +23,7 @@ from theta0.diagnosis.rule import Rule
 from theta0.diagnosis.rules import RULES
 from theta0.experiments.optimizers import Optimizer, OptimizerKind, Scheduler, optimizer_kind, rate_of
 from theta0.measurements.taken_back import TakenBack
+from theta0.measurements.unloaded_weights import NotLoaded
 
 PROBE_STEPS = 100  # with what the other measurements take, less than 120 gradients
 
@@ -43,6 +44,7 @@ def diagnose(
     rates: Sequence[float] | None = None,
     opposed: bool = False,
     taken_back: Sequence[TakenBack] = (),
+    not_loaded: Sequence[NotLoaded] = (),
     max_batches: int | None = 4,
     probe_steps: int = PROBE_STEPS,
     seconds: float | None = None,
@@ -85,6 +87,8 @@ def diagnose(
             weights that are clipped between steps, as of a critic. A loss that falls without end is then no finding.
         taken_back: the trained parameters that your loop changes between steps so that these lead nowhere; a captured
             script brings them.
+        not_loaded: calls of `load_state_dict(…, strict=False)` that left out what they were given; a captured script
+            brings them.
         max_batches: how many batches are read; None reads all.
         probe_steps: gradients that short training runs may take, at most; 0 leaves them out, which is said in
             `Diagnosis.not_measured`.
@@ -142,6 +146,7 @@ def diagnose(
             rates=rates,
             opposed=opposed,
             taken_back=taken_back,
+            not_loaded=not_loaded,
             probe_steps=probe_steps,
             seconds=seconds,
             rules=rules,
@@ -161,6 +166,7 @@ def diagnosis_of(
     rates: Sequence[float] | None = None,
     opposed: bool = False,
     taken_back: Sequence[TakenBack] = (),
+    not_loaded: Sequence[NotLoaded] = (),
     probe_steps: int = 0,
     seconds: float | None = None,
     rules: Sequence[Rule] | None = None,
@@ -182,6 +188,7 @@ def diagnosis_of(
         rates=rates,
         opposed=opposed,
         taken_back=taken_back,
+        not_loaded=not_loaded,
         probe_steps=probe_steps,
     )
     evidence.progress = progress

@@ -43,6 +43,7 @@ from theta0.measurements.recurrences import CutRecurrence, cut_recurrence
 from theta0.measurements.residual_stream import ResidualStream
 from theta0.measurements.signals import Observation, observed
 from theta0.measurements.taken_back import TakenBack
+from theta0.measurements.unloaded_weights import NotLoaded
 from theta0.measurements.zero_gradients import STEPS, still_zero
 
 _FALLEN = 0.4  # of the first loss, where no constant is known
@@ -69,6 +70,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         rates: the learning rates of the first steps, as the user's schedule sets them; None where it is not known.
         opposed: whether something beyond the loss keeps it in bounds, as an adversary's training does.
         taken_back: the trained parameters that the user's loop changes between steps so that these lead nowhere.
+        not_loaded: the calls of `load_state_dict` that left out what they were given.
         probe_steps: gradients that short training runs may take; 0 leaves them out.
         not_measured: what could not be looked at, in sentences; rules add to it.
         cost: what has been measured so far, in gradients.
@@ -88,10 +90,11 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         rates: Sequence[float] | None = None,
         opposed: bool = False,
         taken_back: Sequence[TakenBack] = (),
+        not_loaded: Sequence[NotLoaded] = (),
         probe_steps: int = 0,
     ) -> None:
         self.gradient_kept, self.rates, self.opposed = gradient_kept, rates, opposed
-        self.taken_back = tuple(taken_back)
+        self.taken_back, self.not_loaded = tuple(taken_back), tuple(not_loaded)
         self.probe_steps, self.not_measured = probe_steps, list[str]()
         self.model = with_shapes(model, batches[0])
         self.kind = optimizer if isinstance(optimizer, OptimizerKind) else optimizer_kind(optimizer, self.model)

@@ -53,7 +53,8 @@ class RuleDoc:
     """The documentation of a finding's code; every text is Markdown.
 
     The examples are Python that runs after `documentation.PRELUDE` and defines `model`, and where they differ from the
-    prelude's, `batches`, `loss`, `optimizer`, `learning_rate` and `gradient_kept`.
+    prelude's, `batches`, `loss`, `optimizer`, `learning_rate`, `gradient_kept` and
+    `not_loaded`.
 
     Attributes:
         meaning: what it means for training.

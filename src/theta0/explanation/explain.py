@@ -24,6 +24,7 @@ from theta0.explanation.changes import REMEDY, changes
 from theta0.explanation.modules import NEAR, guilty, helps, units
 from theta0.explanation.results import Explanation, Proof
 from theta0.measurements.taken_back import TakenBack
+from theta0.measurements.unloaded_weights import NotLoaded
 from theta0.treatment.remedies import named_by
 
 SEEDS = 2  # on which a change must help to be proven
@@ -48,6 +49,7 @@ def explain(
     rates: Sequence[float] | None = None,
     opposed: bool = False,
     taken_back: Sequence[TakenBack] = (),
+    not_loaded: Sequence[NotLoaded] = (),
     budget: float = 400,
     seconds: float | None = None,
     keep: Collection[str] = (),
@@ -76,6 +78,7 @@ def explain(
         rates: the learning rates of the first steps; see `diagnose`.
         opposed: whether something beyond the loss keeps it in bounds; see `diagnose`.
         taken_back: parameters that your loop changes between steps; see `diagnose`.
+        not_loaded: weights that your script did not load; see `diagnose`.
         budget: gradients in all.
         seconds: at most, also.
         keep: paths of modules whose values are pretrained and are not drawn anew.
@@ -123,6 +126,7 @@ def explain(
             rates=rates,
             opposed=opposed,
             taken_back=taken_back,
+            not_loaded=not_loaded,
         )
         bench = _bench(inner, data, loss, kind, rate, diagnosis, budget, deadline)
         bench.tell = lambda text: tell(text, bench.spent / bench.budget)

@@ -13,6 +13,7 @@ from theta0._trace.interpreter import Handler, Step
 from theta0._trace.operations import Operation, operation_of
 
 _TOLERANCE = 1e-4
+_FAINT = 0.1  # a label of "yes" is far above it, smoothed or not
 _MASS_TOLERANCE = 0.02  # of a sum of probabilities
 
 
@@ -229,12 +230,25 @@ def _unit_targets(name: str) -> Check:
     def check(step: Step) -> tuple[float, float, str, str, bool] | None:
         _, targets = _given(step)
         if targets is None or not _outside(targets, 0.0, 1.0):
-            return None
+            return None if targets is None else _faint_labels(name, targets)
         what = f"{name} takes targets in [0, 1], and these run from {_span(targets)}: the loss has no minimum"
         fix = "Bring them to 0 and 1 (masks of 0 and 255 by dividing by 255, labels of -1 and 1 by (t + 1) / 2)."
         return _farthest(targets), 1.0, what, fix, True
 
     return check
+
+
+def _faint_labels(name: str, targets: Tensor) -> tuple[float, float, str, str, bool] | None:
+    """Targets of two values, of which one is 0 and the other far from 1."""
+    if not targets.is_floating_point() or not 0 < float(targets.max()) < _FAINT or float(targets.min()) != 0:
+        return None
+    values = torch.unique(targets)
+    if values.numel() != 2:
+        return None
+    most = float(values[1])
+    what = f"{name} is given targets of two values, 0 and {most:.4g}: no output is ever to be likely"
+    fix = "Bring them to 0 and 1; a mask that was divided by 255 once, as by to_tensor, is not to be divided again."
+    return most, _FAINT, what, fix, False
 
 
 def _class_targets(step: Step) -> tuple[float, float, str, str, bool] | None:

@@ -22,6 +22,7 @@ from theta0.diagnosis.results import Diagnosis
 from theta0.experiments.optimizers import Optimizer, Scheduler, optimizer_kind, rate_of
 from theta0.layers.standardized_input import StandardizedInput
 from theta0.measurements.taken_back import TakenBack
+from theta0.measurements.unloaded_weights import NotLoaded
 from theta0.treatment.faults import other_causes
 from theta0.treatment.reasons import CONSTRAINED, elsewhere, nothing, proven, unproven
 from theta0.treatment.remedies import REMEDIES, named_by
@@ -179,6 +180,7 @@ def treat(
     rates: Sequence[float] | None = None,
     opposed: bool = False,
     taken_back: Sequence[TakenBack] = (),
+    not_loaded: Sequence[NotLoaded] = (),
     steps: int = 100,
     max_batches: int | None = 32,
     generator: Randomness = None,
@@ -211,6 +213,7 @@ def treat(
         rates: the learning rates of the first steps; see `diagnose`.
         opposed: whether something beyond the loss keeps it in bounds; see `diagnose`.
         taken_back: parameters that your loop changes between steps; see `diagnose`.
+        not_loaded: weights that your script did not load; see `diagnose`.
         steps: the training budget of each run.
         max_batches: how many batches are read; None reads all.
         generator: for remedies that draw.
@@ -235,7 +238,8 @@ def treat(
         (True, 'lcw')
     """
     checked(loss, step)
-    observed = {"gradient_kept": gradient_kept, "rates": rates, "opposed": opposed, "taken_back": taken_back}
+    observed: dict[str, Any] = {"gradient_kept": gradient_kept, "rates": rates, "opposed": opposed}
+    observed |= {"taken_back": taken_back, "not_loaded": not_loaded}
     if with_ not in ("auto", STANDARDIZE, *REMEDIES):
         raise ValueError(f"with: expected auto, {', '.join(REMEDIES)}, {STANDARDIZE}, got {with_!r}")
     inner = initialised(model)

@@ -39,6 +39,7 @@ from theta0.diagnosis.rules import (
     unused_parameters,
     vanishing_activations,
     vanishing_gradients,
+    weights_not_loaded,
     zero_gradient,
 )
 
@@ -47,6 +48,7 @@ RULES: tuple[Rule, ...] = (
     broadcast_loss.RULE,
     unregistered_parameters.RULE,
     lost_gradient.RULE,
+    weights_not_loaded.RULE,
     gradient_cut.RULE,
     mixed_samples.RULE,
     loss_mismatch.RULE,

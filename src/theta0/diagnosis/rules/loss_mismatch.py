@@ -125,10 +125,11 @@ RULE = Rule(
         "the wrong sign, or a squared error on class numbers.",
         numbers=(
             (
-                "targets outside [0, 1] (binary cross-entropies), negative or of sum other than 1 (cross-entropy, "
-                "kl_div), other than -1 and 1 (hinge and margin losses), below 0 (Poisson); log-probabilities whose "
-                "exponentials do not sum to 1 (nll_loss, kl_div, ctc_loss); variances at their floor; targets longer "
-                "than the outputs (ctc_loss); a loss that is negated, or below 0 and unbounded",
+                "targets outside [0, 1], or of two values, 0 and one below 0.1 (binary cross-entropies), negative "
+                "or of sum other than 1 (cross-entropy, kl_div), other than -1 and 1 (hinge and margin losses), "
+                "below 0 (Poisson); log-probabilities whose exponentials do not sum to 1 (nll_loss, kl_div, "
+                "ctc_loss); variances at their floor; targets longer than the outputs (ctc_loss); a loss that is "
+                "negated, or below 0 and unbounded",
                 "any: error; warning where the loss keeps a minimum and a short run trains",
                 "definition of each loss",
             ),
