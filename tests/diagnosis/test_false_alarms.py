@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -257,3 +258,41 @@ def test_a_generator_that_draws_its_noise_itself_has_inputs_that_differ():
     assert "input-scale" not in severe(diagnose(Generator(), [ones] * 4, step=step))
     alike = diagnose(default(8, 32, 1), [torch.ones(64, 8)] * 4, step=lambda model, batch: model(batch).square().mean())
     assert "input-scale" in severe(alike)
+
+
+class OneForTheLast(nn.Module):
+    """A layer of experts of which the last gets one sample of all."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.experts = nn.Linear(8, 8), nn.ModuleList(nn.Linear(8, 1) for _ in range(2))
+
+    def forward(self, x):
+        hidden = self.first(x).relu()
+        return torch.cat([self.experts[0](hidden[1:]), self.experts[1](hidden[:1])])
+
+
+def test_a_layer_that_gets_one_sample_shows_no_spread():
+    torch.manual_seed(0)
+    x = torch.randn(32, 8)
+    found = diagnose(OneForTheLast(), [(x, x[:, :1])], F.mse_loss)
+    assert "vanishing-activations" not in {f.code for f in found.findings}
+
+
+@pytest.mark.parametrize("clamped", [False, True])
+def test_a_term_that_is_stationary_at_this_start_is_no_cut(clamped):
+    """The entropy of equal probabilities is at its maximum; a term below a clamp has no gradient anywhere."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    nn.init.zeros_(model[2].weight)
+    nn.init.zeros_(model[2].bias)
+
+    def loss(outputs, targets):
+        logs = outputs.log_softmax(1)
+        entropy = -(logs.exp() * logs).sum(1).mean()
+        return F.cross_entropy(outputs, targets) - 0.01 * (entropy.clamp(max=1.0) if clamped else entropy)
+
+    before = [p.detach().clone() for p in model.parameters()]
+    found = diagnose(model, [(torch.randn(64, 8), torch.randint(4, (64,)))], loss)
+    assert ("gradient-cut" in {f.code for f in found.findings}) == clamped
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

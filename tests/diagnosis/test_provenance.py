@@ -439,3 +439,30 @@ def test_a_recurrence_over_data_with_time_first_is_not_said_to_mix():
 
     findings = diagnose(model, [(SEQUENCES.movedim(1, 0), FIRST)], step=step, probe_steps=0).findings
     assert "mixed-samples" not in {f.code for f in findings}
+
+
+DERIVATIVES = {
+    "in the residual": ("grad(u.sum(), x, retain_graph=True)[0] - u", True),
+    "its square alone": ("grad(u.sum(), x, retain_graph=True)[0] ** 2 + u", True),
+    "with a graph": ("grad(u.sum(), x, create_graph=True)[0] - u", False),
+    "detached": ("u * grad(u.sum(), x, retain_graph=True)[0].detach()", False),
+    "an adversarial input": ("model(x + 0.1 * grad(u.sum(), x)[0].sign())", False),
+    "a weight by the last layer": ("u * grad(u.sum(), model[2].weight, retain_graph=True)[0].norm()", False),
+}
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_a_derivative_in_the_loss_needs_a_graph_of_its_own(name):
+    residual, ill = DERIVATIVES[name]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def step(model, batch):
+        x = batch[0].clone().requires_grad_(True)
+        scope = {"x": x, "u": model(x), "model": model, "grad": torch.autograd.grad}
+        return eval(residual, scope).square().mean()
+
+    found = diagnose(model, [(torch.randn(32, 1), torch.zeros(32))], step=step, probe_steps=0)
+    said = [f for f in found.findings if f.code == "gradient-cut"]
+    assert bool(said) == ill
+    assert all("create_graph" in f.message and f.severity == "error" for f in said)

@@ -11,8 +11,8 @@ from theta0._records import Table
 class Link:
     """What the judgements need of one layer call.
 
-    `spread` is the standard deviation between samples of its preactivations, `rms` their root mean square, `backward`
-    the norm of the loss's gradient with respect to them.
+    `spread` is the standard deviation between samples of its preactivations, not a number where it had a single one,
+    `rms` their root mean square, `backward` the norm of the loss's gradient with respect to them.
     """
 
     layer: str
@@ -42,8 +42,9 @@ def chain(table: Table) -> list[Link]:
         if "preactivation_variance" not in numbers:
             continue
         variance, mean = numbers["preactivation_variance"], numbers["preactivation_mean"]
-        share = numbers.get("sample_share", 0.0)
-        spread = math.sqrt(max(0.0, share * variance)) if math.isfinite(variance) else math.nan
+        single = variance > 0 or numbers.get("values_per_unit", 2.0) <= 1  # one sample, as an expert may get
+        share = numbers.get("sample_share", math.nan if single else 0.0)
+        spread = math.sqrt(max(0.0, share * variance)) if math.isfinite(share * variance) else math.nan
         rms = math.sqrt(max(0.0, variance + mean**2)) if math.isfinite(variance) else math.nan
         links.append(Link(layer, spread, rms, numbers.get("backward_norm"), numbers))
     return links

@@ -388,7 +388,8 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
     @cached_property
     def paths(self) -> GradientPaths | None:
         """How the loss depends on the parameters; None where every gradient arrives and the loss is no sum."""
-        suspicious = self.without_gradient or self.stuck or self.inspection.summands > 1
+        seen = self.inspection
+        suspicious = self.without_gradient or self.stuck or seen.summands > 1 or seen.constant_derivatives
         if not self.has_loss or not suspicious or not math.isfinite(self.network["loss"]):
             return None
         found = gradient_paths(self.model, self.batches[0], self.loss, self.stuck)

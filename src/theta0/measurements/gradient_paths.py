@@ -21,6 +21,8 @@ _STEPS = frozenset(("round", "floor", "ceil", "trunc", "fix", "sign", "sgn", "he
 _PIECEWISE_LINEAR = frozenset(
     ("relu", "relu6", "leaky_relu", "prelu", "rrelu", "hardtanh", "hardsigmoid", "threshold", "abs", "clamp", "max")
 )
+_DETACHED = ("detach", "detach_", "__get__")
+_NUDGE = 0.05  # of a tensor's root mean square, and of 1 where that is smaller
 _EXITS = ("item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__")
 
 
@@ -53,12 +55,14 @@ class Cut:
             is passed on) or "rebuilt".
         parameters: the names of the parameters that get no gradient, in the model's order.
         term: where only a summand of the loss is cut off: its number among the summands.
+        partly: whether the parameters get a gradient by other paths.
     """
 
     operation: Operation
     kind: str
     parameters: tuple[str, ...]
     term: int | None = None
+    partly: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,10 +137,12 @@ def gradient_paths(model: nn.Module, batch: Batch, loss: Loss, stuck: Sequence[s
         cuts = [*_ends(missing, names, seen, trail), *_lost_terms(terms, trails, names, seen)]
         norms = scaled_norms(value, terms, list(trained.values()))
         dead = _dead_terms(value, terms, norms, trained, nodes)
+        dead = dead and [cut for cut in dead if cut.term in _dead_elsewhere(model, batch, loss, trained)]
+        cuts += [] if cuts else _constant_derivatives(names, seen, trail)
         if stuck and value.requires_grad:
             zeros = _zeros(value, {name: trained[name] for name in stuck if name in reached}, nodes)
             cuts += [Cut(operation, kind, lost) for operation, kind, lost in zeros]
-    cut_off = {name for cut in cuts if cut.term is None for name in cut.parameters}
+    cut_off = {name for cut in cuts if cut.term is None and not cut.partly for name in cut.parameters}
     rest = [(name, bool(seen.used & (1 << names.index(name)))) for name in missing if name not in cut_off]
     return GradientPaths(
         cuts=tuple(sorted([*cuts, *dead], key=lambda cut: (cut.term is not None, -len(cut.parameters)))),
@@ -173,6 +179,12 @@ def _paths_handler(seen: _Seen) -> Handler:
             return _Trail(live=live)
         return known if isinstance(known, _Trail) else _Trail()
 
+    def meant(step: Step) -> int:
+        """Constant derivatives that are meant so: detached, or not of the loss but of what the weights are given."""
+        if step.name not in _DETACHED and not any(id(tensor) in seen.bits for tensor in step.tensors):
+            return 0
+        return sum(1 << i for i, (_, kind, _) in enumerate(seen.cuts) if kind == "create_graph")
+
     def after(step: Step, result: Any) -> _Trail | None:
         if step.name in FACTORIES:
             return None
@@ -180,6 +192,7 @@ def _paths_handler(seen: _Seen) -> Handler:
         live = lost = cuts = 0
         for _, trail in trails:
             live, lost, cuts = live | trail.live, lost | trail.lost, cuts | trail.cuts
+        cuts &= ~meant(step)
         if not live and not cuts and not lost:
             return None
         seen.used |= live
@@ -205,8 +218,11 @@ def _paths_handler(seen: _Seen) -> Handler:
 def _kind(step: Step, results: Sequence[Tensor]) -> str:
     """Why no result of a step on tensors that need a gradient needs one."""
     if step.function is torch.autograd.grad:
-        return "derivative" if step.options.get("create_graph") else "create_graph"
-    if step.name == "detach" or step.name == "detach_" or step.name == "__get__":
+        if step.argument((4, "create_graph")):
+            return "derivative"
+        by_weights = any(isinstance(t, nn.Parameter) for t in tensors_in((step.argument((1, "inputs")),), {}))
+        return "detach" if by_weights or not torch.is_grad_enabled() else "create_graph"
+    if step.name in _DETACHED:
         return "detach"
     if not torch.is_grad_enabled():
         return "no_grad"
@@ -271,6 +287,37 @@ def _dead_terms(
             for operation, kind, lost in _zeros(term.tensor, trained, nodes)[:1]:
                 found.append(Cut(operation, kind, lost, number))
     return found
+
+
+def _dead_elsewhere(model: nn.Module, batch: Batch, loss: Loss, trained: Mapping[str, nn.Parameter]) -> frozenset[int]:
+    """The summands whose gradient is zero with other weights too, and not only where they happen to be stationary.
+
+    The entropy of equal probabilities is at its maximum, and its gradient is zero there and nowhere else.
+    """
+    generator, summands = torch.Generator().manual_seed(0), terms_handler()
+    kept = [(p, p.detach().clone()) for p in trained.values()]
+    try:
+        for p in trained.values():
+            size = max(float(p.detach().double().square().mean().sqrt()), _NUDGE)
+            p.data.add_((_NUDGE * size * torch.randn(p.shape, generator=generator)).to(p))  # keeps saved graphs valid
+        with trace(model, summands) as interpreter:
+            value, _ = loss_of(model, batch, loss)
+        terms = interpreter.note_of(value, summands) or ()
+        norms = scaled_norms(value, terms, list(trained.values()))
+    finally:
+        for p, before in kept:
+            p.data.copy_(before)
+    return frozenset(number for number, norm in enumerate(norms) if norm == 0.0)
+
+
+def _constant_derivatives(names: Sequence[str], seen: _Seen, trail: _Trail) -> list[Cut]:
+    """Derivatives by an input that the loss is made of, and that are constants for autograd."""
+    found = []
+    for i, (operation, kind, lost) in enumerate(seen.cuts):
+        if kind == "create_graph" and trail.cuts >> i & 1:
+            parameters = tuple(name for j, name in enumerate(names) if lost >> j & 1)
+            found.append(Cut(operation, kind, parameters, partly=True))
+    return found[:1]
 
 
 def _zeros(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from theta0._models import main_output
@@ -93,6 +94,7 @@ class Inspection:  # grows during one pass; a plain accumulator
     chain: AffineChain = field(default_factory=AffineChain)
     summands: int = 1
     cuts: int = 0  # operations at which a gradient ends
+    constant_derivatives: bool = False  # whether a derivative is taken inside the step without a graph of its own
     pairs: bool = False  # whether a loss tells the samples of the batch apart
     bounded: bool = False  # whether the loss is a sum of standard losses, and so has a lower bound
 
@@ -172,8 +174,11 @@ def inspectors(model: nn.Module) -> Inspectors:
     comparison, counting, affine = comparison_handler(found.compared), count_handler(), affine_handler()
     contracts, pairs = contracts_handler(found.contracts, comparison), pairs_handler()
 
-    def cut() -> None:
-        found.cuts += 1
+    def cut(step: Step) -> None:
+        if step.function is torch.autograd.grad:
+            found.constant_derivatives = True
+        else:
+            found.cuts += 1
 
     def paired() -> None:
         found.pairs = True

@@ -130,12 +130,13 @@ def _applied(seen: _Seen, parameters: list[int], given: _Behind) -> int:
     return bit
 
 
-def cuts_handler(found: Callable[[], None]) -> Handler:
+def cuts_handler(found: Callable[[Step], None]) -> Handler:
     """A handler that shows each operation whose floating result has no gradient though an argument has; no notes."""
 
     def after(step: Step, result: Any) -> None:
-        made = isinstance(result, Tensor) and result.is_floating_point() and not result.requires_grad
+        first = result[0] if isinstance(result, tuple) and step.function is torch.autograd.grad else result
+        made = isinstance(first, Tensor) and first.is_floating_point() and not first.requires_grad
         if made and step.name not in FACTORIES and any(t.requires_grad for t in step.tensors):
-            found()
+            found(step)
 
     return Handler(after=after)

@@ -18,9 +18,11 @@ def judge(evidence: Evidence) -> list[Finding]:
     paths = evidence.paths
     if paths is None:
         return recurrence
-    cuts = [cut for cut in paths.cuts if cut.kind != "zero" or cut.term is not None]
+    partly = [cut for cut in paths.cuts if cut.partly]
+    cuts = [cut for cut in paths.cuts if not cut.partly and (cut.kind != "zero" or cut.term is not None)]
     kinds = dict.fromkeys(cut.kind for cut in cuts if cut.term is None)
     whole = [_finding(evidence, paths, [c for c in cuts if c.kind == kind and c.term is None]) for kind in kinds]
+    whole += [_constant(cut) for cut in partly]
     return whole + [_of_term(evidence, paths, cut) for cut in cuts if cut.term is not None] + recurrence
 
 
@@ -49,6 +51,26 @@ def _finding(evidence: Evidence, paths: GradientPaths, cuts: Sequence[Cut]) -> F
         source="the autograd graph of one step",
         layers=(layer, *lost),
         source_line=first.operation.line,
+    )
+
+
+def _constant(cut: Cut) -> Finding:
+    """A derivative by an input in the loss, which the gradient of the loss leaves out."""
+    return Finding(
+        code="gradient-cut",
+        severity="error",
+        layer=cut.operation.path,
+        value=1.0,
+        threshold=0.0,
+        message=(
+            f"The loss is made of a derivative that is taken at {cut.operation} without create_graph=True: it is a "
+            "constant for autograd, so that the gradient of the loss leaves out how the weights change it, and leads "
+            f"elsewhere. {_ADVICE['create_graph']} Where it is meant to be a constant, say so by detach()."
+        ),
+        remedy="",
+        source="the autograd graph of one step",
+        layers=(cut.operation.path,),
+        source_line=cut.operation.line,
     )
 
 
