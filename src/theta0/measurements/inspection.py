@@ -21,6 +21,7 @@ from theta0.measurements.foreign_parameters import Foreign, foreign_handler
 from theta0.measurements.gradient_paths import FACTORIES
 from theta0.measurements.loss_contracts import Breach, Compare, Contracts, contracts_handler, negated, unbounded
 from theta0.measurements.loss_terms import count_handler
+from theta0.measurements.normalized_layers import normalized_handler
 from theta0.measurements.padding import Padding, padding_handler
 from theta0.measurements.pair_ranks import pairing_handler
 from theta0.measurements.recurrences import cuts_handler
@@ -96,6 +97,7 @@ class Inspection:  # grows during one pass; a plain accumulator
     cuts: int = 0  # operations at which a gradient ends
     constant_derivatives: bool = False  # whether a derivative is taken inside the step without a graph of its own
     pairs: bool = False  # whether a loss tells the samples of the batch apart
+    normalized: set[str] = field(default_factory=set)  # layers behind which a normalization comes before another weight
     bounded: bool = False  # whether the loss is a sum of standard losses, and so has a lower bound
 
     @property
@@ -170,9 +172,14 @@ class Inspectors:
 def inspectors(model: nn.Module) -> Inspectors:
     """Handlers for one pass over a step, to stand behind the one that shows applications of weights."""
     found = Inspection()
-    linear, inputs = _inputs_handler(found)
+    met, inputs = _inputs_handler(found)
+    behind, normalized = normalized_handler(found.normalized)
     comparison, counting, affine = comparison_handler(found.compared), count_handler(), affine_handler()
     contracts, pairs = contracts_handler(found.contracts, comparison), pairs_handler()
+
+    def linear(call: LinearCall) -> None:
+        met(call)
+        behind(call)
 
     def cut(step: Step) -> None:
         if step.function is torch.autograd.grad:
@@ -184,6 +191,7 @@ def inspectors(model: nn.Module) -> Inspectors:
         found.pairs = True
 
     others = (
+        normalized,
         cuts_handler(cut),
         pairing_handler(paired),
         padding_handler(found.padding),

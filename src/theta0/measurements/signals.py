@@ -83,7 +83,8 @@ def signals(
     * `dead_share`: units with φ'(z) = 0 at the nonlinearity's own input on every sample and position;
       `saturated_share`: entries at which φ' of a bounded nonlinearity is below 5 % of its maximum;
     * of recurrent layers called on eight `steps` or more: `step_growth`, `step_gradient_share` (see `time_steps`);
-    * `weight_gradient_norm` and `nonfinite_share`; quantiles of z and ∇z as `preactivation_q01` ….
+    * `weight_gradient_norm`, `relative_gradient`, that over the weights' own norm, and `nonfinite_share`;
+      quantiles of z and ∇z as `preactivation_q01` ….
 
     Per parameter: what `parameters.parameter_records` lists. For the whole network (layer ""): what
     `outputs.output_records` lists, the norm of the loss's gradient with respect to the outputs, `output_gradient_norm`,
@@ -219,7 +220,10 @@ def _take_gradients(
 def _all_records(model: nn.Module, layers: dict[str, _Layer], totals: _Totals, loss: Loss) -> list[Record]:
     norms = {name: norm(gradient) for name, gradient in totals.gradients.items()}
     records = [record for name, layer in layers.items() for record in _layer_records(name, layer)]
-    records += _layer_gradients(layers, norms) + _factors(records) + parameter_records(model, totals.gradients, norms)
+    of_parameters = parameter_records(model, totals.gradients, norms)
+    sizes = {r.layer: r.value for r in of_parameters if r.quantity == "value_rms"}
+    sizes = {name: sizes[name] * math.sqrt(p.numel()) for name, p in model.named_parameters() if name in sizes}
+    records += _layer_gradients(layers, norms, sizes) + _factors(records) + of_parameters
     agreement = gradient_agreement(totals.squares, math.fsum(value**2 for value in norms.values()))
     at_outputs = math.sqrt(math.fsum(totals.output_squares))
     behind = [Record("", "output_gradient_norm", at_outputs)] if totals.output_squares else []
@@ -407,12 +411,15 @@ def _quantiles(name: str, sampled: list[Tensor]) -> dict[str, float]:
     return {f"{name}_{key}": value for key, value in zip(QUANTILES, found, strict=True)}
 
 
-def _layer_gradients(layers: dict[str, _Layer], norms: dict[str, float]) -> list[Record]:
-    return [
-        Record(name, "weight_gradient_norm", math.hypot(*(norms[p] for p in layer.parameters if p in norms)))
-        for name, layer in layers.items()
-        if any(p in norms for p in layer.parameters)
-    ]
+def _layer_gradients(layers: dict[str, _Layer], norms: Mapping[str, float], sizes: Mapping[str, float]) -> list[Record]:
+    found: list[Record] = []
+    for name, layer in layers.items():
+        known = [p for p in layer.parameters if p in norms]
+        if known:
+            gradient, size = math.hypot(*(norms[p] for p in known)), math.hypot(*(sizes.get(p, 0.0) for p in known))
+            found.append(Record(name, "weight_gradient_norm", gradient))
+            found += [Record(name, "relative_gradient", gradient / size)] if size > 0 else []
+    return found
 
 
 def _factors(records: list[Record]) -> list[Record]:

@@ -68,6 +68,7 @@ COLUMNS = {
     "forward_factor": "forward factor",
     "backward_factor": "backward factor",
     "weight_gradient_norm": "‖∇W‖",
+    "relative_gradient": "‖∇W‖/‖W‖",
 }
 THEMED = {
     canvas.GIVEN: "var(--given)",

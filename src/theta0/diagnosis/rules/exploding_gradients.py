@@ -4,43 +4,58 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from theta0.diagnosis.chain import Link
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, error_codes, graded
 
 ERROR, WARNING = 1e5, 1e3  # over the last layer's
+_SELF_LIMITING = (
+    "Normalization follows each of these layers: a step that is too long makes their weights longer and the steps "
+    "after it shorter, so that training often settles after some steps. Warm the rate up, or use Adam."
+)
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """The norm of the gradient at a layer over that at the last one, or at the outputs where that is larger.
 
     The last layer may end a residual branch that starts at nearly zero: of such a one all that lies in no branch has
-    more.
+    more. Behind weights whose output is normalized next, the norm of the gradient grows as preactivations get small,
+    which changes nothing: of these the gradient of the weights over their norm has to have grown as well.
     """
     known = [link for link in evidence.calls if link.backward and math.isfinite(link.backward)]
     if len(known) < 2:
         return None
     last = max(known[-1].backward or 0.0, evidence.network.get("output_gradient_norm", 0.0)) or 1.0
-    grown = [link for link in reversed(known) if (link.backward or 0.0) > WARNING * last]
+    free = evidence.inspection.normalized
+    growth = [(_growth(link, known[-1], last, link.layer in free), link) for link in reversed(known)]
+    grown = [link for factor, link in growth if factor > WARNING]
     if not grown:
         return None
-    ratio = max(link.backward or 0.0 for link in grown) / last
+    ratio = max(factor for factor, _ in growth)
     severity, threshold = graded(ratio > ERROR, ERROR, WARNING)
+    limited = severity == "warning" and all(link.layer in free for link in grown)
     return Finding(
         code="exploding-gradients",
-        severity=severity,
+        severity="note" if limited else severity,
         layer=grown[0].layer,
         value=ratio,
         threshold=threshold,
         message=(
             f"Going backward, the gradient grows to {ratio:.1e} times its norm at the last layer, past "
             f"{WARNING:g} at {grown[0].layer!r}: a rate that suits the last layers is too high for the first. "
-            "Rescale the weights so that every layer's output has unit variance."
+            + (_SELF_LIMITING if limited else "Rescale the weights so that every layer's output has unit variance.")
         ),
-        remedy="theta0 treat TARGET --with unit-variance",
+        remedy="" if limited else "theta0 treat TARGET --with unit-variance",
         source=MEASURED,
         layers=tuple(link.layer for link in grown),
     )
+
+
+def _growth(link: Link, end: Link, last: float, normalized: bool) -> float:
+    growth = (link.backward or 0.0) / last
+    own, others = (of.numbers.get("relative_gradient", 0.0) for of in (link, end))
+    return min(growth, own / others) if normalized and own and others else growth
 
 
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
@@ -71,6 +86,12 @@ RULE = Rule(
                 "at the network's outputs",
                 f"{ERROR:,.0f}, or where a learning rate is too high for it; {WARNING:,.0f}",
                 "measured",
+            ),
+            (
+                "the same, where a normalization follows each of these layers before any other weight; there the norm "
+                "of the weights' gradient over that of the weights has to have grown as much",
+                f"{ERROR:,.0f}; {WARNING:,.0f}: note",
+                "Arora, Li & Lyu (2019): such weights limit their own steps",
             ),
         ),
         fix="""
