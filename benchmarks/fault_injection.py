@@ -15,6 +15,7 @@ kinds are in the test half only. The test half is to be looked at once, when not
 
     python benchmarks/fault_injection.py truth [--half dev|test|fresh]  # ground truth, an hour; resumable
     python benchmarks/fault_injection.py verdicts [--half dev|test|fresh] [--out FILE.json] [--table FILE.md] [--jobs N]
+        [--backend dask://HOST:PORT]    # on a cluster that has this folder
     python benchmarks/fault_injection.py networks                    # healthy networks at a grid of rates
 """
 
@@ -24,6 +25,7 @@ import multiprocessing
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -34,6 +36,8 @@ from injection import plan, truth, verdicts
 from injection.networks import NETWORKS, healthy
 from injection.table import markdown, summary
 from injection.training import trained
+
+from theta0.jobs import cluster, completed
 
 STORE = Path("build/fault_injection")
 RESULTS = Path(__file__).parent / "results"
@@ -50,27 +54,50 @@ def stored_plan() -> dict[str, list[str]]:
     return known
 
 
-def child(work: str, half: str, network: str, store: Path, seconds: float) -> None:
-    """Do one network's part and append it, one line an injection."""
+def rows_of(work: str, half: str, network: str, seconds: float, known: dict) -> Iterator[dict]:
+    """One network's part, row by row, one an injection."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     warnings.simplefilter("ignore")  # of operations that are faulty on purpose
-    path = store / f"{work}_{half}.jsonl"
-    known = truth.read(path)
     if work == "truth":
         names = [name for name in stored_plan()[half] if name.split("/")[1] == network]
-        rows = truth.lines(network, names, known)
+        yield from truth.lines(network, names, known)
     else:
         entries = {k: v for k, v in read_truth()["injections"].items() if k.startswith(f"{half}/{network}/")}
-        rows = verdicts.lines(half, network, entries, known, seconds)
+        yield from verdicts.lines(half, network, entries, known, seconds)
+
+
+def child(work: str, half: str, network: str, store: Path, seconds: float) -> None:
+    """Do one network's part and append it, one line an injection."""
+    path = store / f"{work}_{half}.jsonl"
     with path.open("a") as file:
-        for row in rows:
+        for row in rows_of(work, half, network, seconds, truth.read(path)):
             file.write(json.dumps(row) + "\n")
             file.flush()
 
 
+def task_rows(task: tuple) -> list[dict]:
+    """The same, in a worker that may not see the store."""
+    return list(rows_of(*task))
+
+
+def on_backend(work: str, half: str, arguments: argparse.Namespace) -> None:
+    """A task for each network, on joblib's backend; rows are stored as soon as a network is done."""
+    path = arguments.store / f"{work}_{half}.jsonl"
+    known = truth.read(path)
+    tasks = {name: (work, half, name, arguments.seconds, known) for name in plan.halves()[half]}
+    with cluster(arguments.backend, arguments.jobs) as backend:
+        for network, rows in completed(task_rows, tasks, jobs=arguments.jobs, backend=backend):
+            with path.open("a") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+            print(f"{work} {half} {network}: done", flush=True)
+
+
 def groups(work: str, half: str, arguments: argparse.Namespace) -> None:
     """A process for each network, several at a time; one over its limit is ended, what it wrote stays."""
+    if arguments.backend:
+        on_backend(work, half, arguments)
+        return
     waiting, running, fork = list(plan.halves()[half]), {}, multiprocessing.get_context("fork")
     while waiting or running:
         while waiting and len(running) < arguments.jobs:
@@ -141,6 +168,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=STORE, help="what is done is kept here, and not done again")
     parser.add_argument("--again", action="store_true", help="forget the stored verdicts of this half")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--backend", help="joblib's: loky, dask, ray, dask://HOST:PORT, ray://HOST:PORT; no --limit")
     parser.add_argument("--limit", type=float, default=3600, help="seconds for one network")
     parser.add_argument("--seconds", type=float, default=30, help="process seconds for one diagnosis")
     arguments = parser.parse_args()

@@ -23,7 +23,7 @@ def test_diverging_starts_come_last():
 
 
 def test_where_every_automatic_rate_diverges_lower_ones_are_tried(monkeypatch):
-    module = sys.modules["theta0.comparison.compare"]  # the function hides it
+    module = sys.modules["theta0.comparison.performing"]
     monkeypatch.setattr(module, "allowed_rate", lambda *_: (None, ""))  # the probe's rate is left
     steep = [(x * 16, x[:, :2] * 16) for x, _ in learnable()]
     options = {"starts": ["default"], "steps": 24, "seeds": 1}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from theta0.cli.compare import compare
-from theta0.cli.console import HtmlOption, Tell, beside, errors, progress, say, show
+from theta0.cli.console import BackendOption, HtmlOption, JobsOption, Tell, beside, errors, progress, say, show
 from theta0.cli.explain import explain
 from theta0.cli.options import Given, TargetCommand, on_targets
 from theta0.cli.scripts import Outcome, on_each
@@ -257,8 +257,8 @@ def reproduce(
     data: Annotated[Path | None, typer.Option(help="Folder with the data sets' standard files.", metavar="DIR")] = None,
     dataset: Annotated[str | None, typer.Option(help="digits, mnist, cifar10 …; default: the source's.")] = None,
     out: Annotated[Path, typer.Option(help="Where the picture and the numbers go.", metavar="DIR")] = Path("build"),
-    jobs: Annotated[int, typer.Option(help="How many processes.", min=1)] = 1,
-    backend: Annotated[str, typer.Option(help="joblib's backend: loky, threading, dask, ray …")] = "loky",
+    jobs: JobsOption = None,
+    backend: BackendOption = None,
     traceback: Annotated[bool, typer.Option("--traceback", help="On an error, show where it arose.")] = False,
 ) -> None:
     """Repeat a source's experiment: a picture, its numbers as JSON, and one line against the source."""
@@ -267,6 +267,7 @@ def reproduce(
 
         import torch
 
+        from theta0.jobs import cluster
         from theta0.papers import PAPERS
 
         if paper not in PAPERS:
@@ -281,7 +282,8 @@ def reproduce(
             def advance(done: int, total: int) -> None:
                 tell(f"{paper} {item}: {done} of {total}", done / total)
 
-            line = items[item](dataset, data, scale=scale, out_dir=out, jobs=jobs, backend=backend, progress=advance)
+            with cluster(backend, jobs) as name:
+                line = items[item](dataset, data, scale=scale, out_dir=out, jobs=jobs, backend=name, progress=advance)
             if scale == "smoke":
                 line += "; smoke scale: whether it runs, not comparable with the source"
     typer.echo(line)

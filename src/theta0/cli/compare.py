@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from theta0.cli.console import HtmlOption, Tell, beside
+from theta0.cli.console import BackendOption, HtmlOption, JobsOption, Tell, beside
 from theta0.cli.options import Given, on_targets
 from theta0.cli.scripts import Outcome, on_each
 
@@ -30,6 +30,8 @@ def compare(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the winner here (.safetensors).", metavar="FILE")] = None,
     html: HtmlOption = None,
+    jobs: JobsOption = None,
+    backend: BackendOption = None,
 ) -> None:
     """Race starting points, each at its own best rate. Exit code: 0 done, 1 not all done in time, 2 bad target."""
     if given.seed is None:
@@ -43,6 +45,8 @@ def compare(
             "seeds": seeds,
             "budget_s": given.budget,
             "store": store,
+            "jobs": jobs,
+            "backend": backend,
             "progress": tell,
         }
         return _raced(t, beside(out, t.number), beside(html, t.number), options | given.read)

@@ -13,6 +13,11 @@ from theta0._progress import speaks
 
 Tell = Callable[..., None]  # a text, and the share that is done
 HtmlOption = Annotated[Path | None, typer.Option("--html", help="Also write a self-contained page.", metavar="FILE")]
+JobsOption = Annotated[int | None, typer.Option(help="How many processes; default one, or all of a backend.", min=1)]
+BackendOption = Annotated[
+    str | None,
+    typer.Option(help="joblib's: loky, dask, ray, or a running cluster: dask://HOST:PORT, ray://HOST:PORT."),
+]
 
 
 def say(text: str, *, nl: bool = True, err: bool = False) -> None:

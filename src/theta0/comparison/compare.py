@@ -3,9 +3,10 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,15 +18,16 @@ from theta0._losses import Loss, checked
 from theta0._models import Step
 from theta0._progress import Progress, shown, silent
 from theta0._ranks import from_first, is_first, on_every_rank
-from theta0._state import preserve_randomness, preserve_state
-from theta0._training import RATES, Run, probe_rate
+from theta0._state import preserve_randomness
+from theta0._training import Run
+from theta0.comparison.performing import Task, checked_jobs, packed, performed, performed_elsewhere
 from theta0.comparison.reading import read
 from theta0.comparison.results import Candidate, Comparison, Standing, TuningRun, all_diverged
-from theta0.comparison.starts import STARTS, Factory, Made, Makers, UnmadeError
-from theta0.comparison.store import Store, digest, loss_name, run_from_dict, run_to_dict
-from theta0.diagnosis.allowed_rate import allowed_rate
+from theta0.comparison.starts import STARTS, Factory, Makers, UnmadeError
+from theta0.comparison.store import Store, digest, loss_name, run_from_dict
 from theta0.experiments.optimizers import Optimizer, OptimizerKind, Scheduler, optimizer_kind, rate_of
-from theta0.treatment.trials import Trial, fresh_order, trial_of
+from theta0.jobs import cluster, completed, processes
+from theta0.treatment.trials import Trial, trial_of
 
 AROUND = (0.1, 0.3, 1.0, 3.0, 10.0)  # times a start's own suggestion
 _FURTHER = 3  # rates past the lowest or the highest, while that is the best
@@ -52,6 +54,8 @@ def compare(
     budget_s: float | None = None,
     store: str | Path | None = None,
     max_batches: int | None = 32,
+    jobs: int | None = None,
+    backend: str | None = None,
     progress: bool | Progress | None = None,
 ) -> Comparison:
     """Race starting points: each at a few rates around its own suggestion, the best rate of each over several seeds.
@@ -62,7 +66,7 @@ def compare(
     at its best rate for every seed, and the leaderboard is of the last quarter of the batches, which took no part
     before. Where every automatic rate diverges, lower ones are tried, down to a millionth of the lowest. A seed gives
     data order and noise, and other weights where `model` is a function. The model, where it is one, is left
-    bit-identical. Runs are made one after another, not vmapped.
+    bit-identical. Runs are made one after another, not vmapped, or by several processes (`jobs`), with the same result.
 
     Args:
         model: a module, or a function that makes one, called under each seed.
@@ -83,6 +87,9 @@ def compare(
             once. None for no limit.
         store: a JSON-lines file in which runs are kept and found again, so that a race can go on.
         max_batches: how many batches are read; None reads all.
+        jobs: how many runs at once, in processes of their own; None is what `joblib.parallel_config` says, else one.
+        backend: joblib's, as "loky", "dask" or "ray"; `dask://HOST:PORT` or `ray://HOST:PORT` for a cluster that runs;
+            None is what `joblib.parallel_config` says, else "loky".
         progress: True for a bar, or a function of what is being done and the share that is done.
 
     Returns:
@@ -103,6 +110,7 @@ def compare(
         ['default', 'unit-variance']
     """
     _check_arguments(starts, rates, steps, seeds, budget_s)
+    checked_jobs(jobs, backend)
     began = time.perf_counter()
     first = Makers(model, (), checked(loss, step)).plain(0)
     found = read(batches, first, max_batches=max_batches, step=step)
@@ -115,13 +123,15 @@ def compare(
     makers = Makers(model, trial.rest, loss)
     label = digest(found, loss_name(loss), kind.name, _settings(kind), [clip_norm, accumulate])
     race = _Race(makers, trial, Store(store if is_first() else None), label)
-    race.automatic = isinstance(rates, str)
+    race.automatic, race.jobs = isinstance(rates, str), jobs
     race.deadline = math.inf if budget_s is None else began + budget_s
     own = [learning_rate] if learning_rate is not None else []
     with preserve_randomness(), ExitStack() as afterwards, shown(progress, "racing the starts") as tell:
         afterwards.callback(makers.restore)
+        race.backend = afterwards.enter_context(cluster(backend, jobs))
         race.progress = tell
         race.foresee(len(dict.fromkeys(starts)), seeds)
+        race.ahead(Task("entrant", start, suggest=race.automatic) for start in dict.fromkeys(starts))
         candidates = [race.candidate(start, rates, own) for start in dict.fromkeys(starts)]
         if all(candidate.reason for candidate in candidates):
             raise ValueError("starts: " + "; ".join(f"{e.start}: {e.reason}" for e in candidates))
@@ -217,6 +227,8 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
         self.unmade: dict[str, str] = {}  # starts that could be made, but not for a later seed
         self.weights: dict[int, str] = {}
         self.automatic = False
+        self.jobs: int | None = None
+        self.backend: str | None = None
         self.lowered = Counter[str]()  # tenths taken, by start
 
     def tell(self, text: str) -> None:
@@ -232,51 +244,28 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
         self.steps += steps
         self.tell(self.doing)
 
-    def key(self, *parts: Any) -> str:
-        seed = parts[-1]
-        if seed not in self.weights:
-            self.weights[seed] = digest(self.makers.plain(seed))
-        return digest(self.label, self.weights[seed], *parts)
+    def _key_of(self, task: Task) -> str:
+        if task.seed not in self.weights:
+            self.weights[task.seed] = digest(self.makers.plain(task.seed))
+        return digest(self.label, self.weights[task.seed], *task.parts)
 
     def candidate(self, start: str, rates: Literal["auto"] | Sequence[float], own: list[float]) -> Candidate:
         """Make a start, and choose the rates around which to try it."""
         asked = None if isinstance(rates, str) else tuple(float(rate) for rate in rates)
-        key = self.key("entrant", start, asked is None, 0)
+        task = Task("entrant", start, suggest=asked is None)
+        key = self._key_of(task)
         known = from_first(self.store.get(key))
         if known is None:
-            known = self._entered(start, asked is None)
+            self.tell(f"making {start}")
+            known = performed(self.makers, self.trial, task)
             self.store.put(key, known)
+        self.cost += known.get("cost", 0.0)
         suggested, rates_tried = known["suggested"], asked or ()
         if suggested is not None:
             around = [suggested * factor for factor in AROUND]
             further = [rate for rate in [known["probed"], *own] if all(not 0.7 < rate / r < 1.4 for r in around)]
             rates_tried = tuple(sorted([*around, *further]))
         return Candidate(start, suggested, rates_tried, known["seconds"], known["gradients"], known["reason"])
-
-    def _entered(self, start: str, suggest: bool) -> dict[str, Any]:
-        self.tell(f"making {start}")
-        empty = {"suggested": None, "probed": None, "seconds": 0.0, "gradients": None}
-        try:
-            made = self.makers.make(start, 0)
-        except UnmadeError as error:
-            return empty | {"reason": str(error)}
-        made.state()
-        rate, probed = self._suggested(made) if suggest else (None, None)
-        seconds = {"seconds": made.seconds, "gradients": made.gradients}
-        return seconds | {"suggested": rate, "probed": probed, "reason": ""}
-
-    def _suggested(self, made: Made) -> tuple[float, float]:
-        """The rate that the curvature allows, and the one whose ten steps lower the loss most."""
-        trial = self.trial
-        data, kind = trial.train[:4], trial.optimizer
-        probed, cost = probe_rate(made.model, data, trial.loss, optimizer=kind.make, restore=made.state)
-        self.cost += cost
-        with preserve_state(made.model):
-            found, _ = allowed_rate(made.model, trial.train, trial.loss, kind.settings or kind.nearest)
-        if found is None or found.value is None or not (math.isfinite(found.value) and found.value > 0):
-            return probed, probed
-        self.cost += found.cost
-        return min(found.value, max(RATES)), probed
 
     def tune(self, candidates: Sequence[Candidate]) -> dict[str, float]:
         """Each start's best rate."""
@@ -286,6 +275,7 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
             runs = sum(len(rates) for rates in left.values() if len(rates) > 1)
             if runs == 0 or (share > RUNGS[0] and self._short_of(runs * steps + len(left) * self.trial.steps)):
                 break
+            self.ahead(Task("heat", e, rate, steps) for e, rates in left.items() if len(rates) > 1 for rate in rates)
             for start, rates in left.items():
                 if len(rates) > 1:
                     left[start] = self._better_half(start, rates, steps)
@@ -328,6 +318,8 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
             if seed > 0 and self._short_of(len(best) * self.trial.steps, self.making):
                 complete = False
                 break
+            ahead = range(seed, seeds if self.deadline == math.inf else seed + 1)
+            self.ahead(Task("final", e, rate, self.trial.steps, s) for s in ahead for e, rate in best.items())
             for start, rate in best.items():
                 self.tell(f"{start} at rate {rate:.3g}: seed {seed + 1} of {seeds}")
                 try:
@@ -343,28 +335,34 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
 
     def run(self, stage: str, start: str, rate: float, steps: int, seed: int) -> tuple[Run, float]:
         """One run, made or found in the store, and its seconds."""
-        key = self.key(stage, start, rate, steps, seed)
+        task = Task(stage, start, rate, steps, seed)
+        key = self._key_of(task)
         known = self.store.get(key)
         if known is None:
-            known = self._made(stage, start, rate, steps, seed)
+            known = performed(self.makers, self.trial, task)
+            self._paced(known, 1)
             self.store.put(key, known)
         run = run_from_dict(known["run"])
         self.cost += run.cost
         return run, float(known["seconds"])
 
-    def _made(self, stage: str, start: str, rate: float, steps: int, seed: int) -> dict[str, Any]:
-        made, trial = self.makers.make(start, seed), self.trial
-        made.state()
-        data, held = (trial.rest, trial.confirm) if stage == "final" else (trial.train, trial.probe)
-        train = fresh_order(data, steps, seed + 1)
-        began = time.perf_counter()
-        try:
-            run = replace(trial, steps=steps).run(made.model, train, held, rate, seed)
-        finally:
-            made.state()
-        seconds = time.perf_counter() - began
-        self.pace = max(self.pace, seconds / max(1, len(run.losses)))
-        return {"stage": stage, "start": start, "seed": seed, "seconds": seconds, "run": run_to_dict(run)}
+    def ahead(self, tasks: Iterable[Task]) -> None:
+        """Make what is missing of several runs side by side; each is in the store as soon as it is done."""
+        width = processes(self.jobs, self.backend)
+        missing = {key: task for key, task in ((self._key_of(task), task) for task in tasks) if not self.store.get(key)}
+        if width == 1 or len(missing) < 2:
+            return
+        self.makers.restore()
+        work = partial(performed_elsewhere, packed(self.makers, self.trial))
+        for key, entry in completed(work, missing, jobs=self.jobs, backend=self.backend):
+            if entry is not None:  # else a start that cannot be made, which says so where its turn comes
+                self.store.put(key, entry)
+                self._stepped(self._paced(entry, width))
+
+    def _paced(self, entry: Mapping[str, Any], width: int) -> int:
+        made = len(entry["run"]["losses"]) if "run" in entry else 0
+        self.pace = max(self.pace, entry["seconds"] / made / width) if made else self.pace
+        return made
 
     def _short_of(self, steps: int, more: float = 0.0) -> bool:
         return from_first(time.perf_counter() + steps * self.pace + more > self.deadline)

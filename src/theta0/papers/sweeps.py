@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
-from theta0.papers._extras import extra
+from theta0.jobs import completed
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Weights = dict[str, Tensor]
@@ -213,8 +213,8 @@ def sweep(
     configurations: Iterable[Configuration],
     *,
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> list[Any]:
     """The result of every configuration, computed in parallel, those in the store left out.
@@ -224,8 +224,8 @@ def sweep(
             `functools.partial` of such a function).
         configurations: what to compute.
         store: where results are kept as they arrive, and found again.
-        backend: joblib's: "loky", "threading", or one registered by Dask or Ray, for a cluster.
-        jobs: how many run at once.
+        backend: joblib's: "loky", "threading", "dask", "ray"; None is what `joblib.parallel_config` says.
+        jobs: how many run at once; None is what `joblib.parallel_config` says, else 1.
         progress: called with how many are done and how many there are.
 
     Returns:
@@ -238,7 +238,7 @@ def sweep(
     total, done = len(set(keys)), len(set(keys)) - len(missing)
     if progress:
         progress(done, total)
-    for key, result in _computed(compute, missing, backend, jobs):
+    for key, result in completed(compute, missing, jobs=jobs, backend=backend):
         results[key] = result
         done += 1
         if store:
@@ -246,21 +246,3 @@ def sweep(
         if progress:
             progress(done, total)
     return [results[key] for key in keys]
-
-
-def _computed(
-    compute: Callable[[Configuration], Any], missing: dict[str, dict[str, Any]], backend: str, jobs: int
-) -> Iterator[tuple[str, Any]]:
-    if jobs == 1 or len(missing) < 2:
-        yield from ((key, compute(configuration)) for key, configuration in missing.items())
-        return
-    joblib = extra("joblib")
-    try:
-        parallel = joblib.Parallel(n_jobs=jobs, backend=backend, return_as="generator_unordered")
-    except ValueError:  # a backend that only hands back everything at the end
-        parallel = joblib.Parallel(n_jobs=jobs, backend=backend)
-    yield from parallel(joblib.delayed(_keyed)(compute, key, missing[key]) for key in missing)
-
-
-def _keyed(compute: Callable[[Configuration], Any], key: str, configuration: Configuration) -> tuple[str, Any]:
-    return key, compute(configuration)

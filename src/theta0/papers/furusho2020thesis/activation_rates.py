@@ -40,8 +40,8 @@ def draw_activation_rates(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Share of active units in each layer, and how far forward and backward signals depend on each other.

@@ -41,8 +41,8 @@ def draw_speed(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Training and test loss over updates of the three networks, at the thesis's rate and at the measured one.

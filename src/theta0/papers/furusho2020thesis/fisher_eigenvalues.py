@@ -48,8 +48,8 @@ def draw_eigenvalues(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Mean and largest eigenvalue over depth, survival probability and width, with their closed forms.

@@ -65,8 +65,8 @@ def draw_digits(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Train with each penalty and draw accuracies (fig11), outputs and spectra (fig12) or the latent line (fig13).

@@ -58,8 +58,8 @@ def draw_sines(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Train with each penalty and draw norms (fig9) or amplitudes (fig10) over updates.

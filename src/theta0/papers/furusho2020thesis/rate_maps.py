@@ -68,8 +68,8 @@ def draw_rate_maps(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Train all networks at all rates, draw the three maps and write the numbers.

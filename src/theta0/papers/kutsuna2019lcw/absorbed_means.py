@@ -52,8 +52,8 @@ def biases(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Sigmoid networks of growing depth: plain, with E[z] absorbed into the biases at the start, and with LCW.

@@ -26,8 +26,8 @@ def fig2(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Activations of a ten-layer sigmoid network under LCW, (a) at its start and (b) after ten epochs of section 6.1.
@@ -75,8 +75,8 @@ def fig3(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """The same network without LCW, at Glorot's start.

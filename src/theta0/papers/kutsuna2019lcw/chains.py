@@ -26,8 +26,8 @@ def fig4(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Preactivations and gradients at the unit-variance start, with plain and with zero-sum weights, on 100 samples.

@@ -60,8 +60,8 @@ def draw_convolutional(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Train the convolutional networks with each kind of weight.
@@ -107,8 +107,8 @@ def _draw(
     scale: str,
     folder: Path,
     store: Store | None,
-    backend: str,
-    jobs: int,
+    backend: str | None,
+    jobs: int | None,
     progress: Progress | None,
 ) -> str:
     """The same on one data set."""

@@ -23,8 +23,8 @@ def fig1(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """W ~ U(-1, 1), A ~ U(0, 1), Z = WA, and beside the source's three panels Z with zero-sum rows of W.

@@ -26,8 +26,8 @@ def cnn(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Fine-tune a small CNN on all classes from He's start, from the MMD start and from random labels.

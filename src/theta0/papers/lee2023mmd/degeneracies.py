@@ -30,8 +30,8 @@ def tabulate_degeneracies(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Pre-train with and without each regularizer, from Xavier, and look at the neighbours.

@@ -41,8 +41,8 @@ def table5(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Degenerate softmax and the largest dead share over hidden layers, over a grid of s² and λ with ξ = 1.
@@ -92,8 +92,8 @@ def fig3(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """L_uni over pre-training on the grid of Table 5, means of every hundred steps.

@@ -34,8 +34,8 @@ def fig1(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Outputs of neighbours before and after pre-training on L_uni alone: uniform for each input, constant over inputs.
@@ -107,8 +107,8 @@ def fig2(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """L_iod at the parameters and at their neighbours while it is minimized at the parameters alone.

@@ -90,8 +90,8 @@ def make_missing(
     folder: str | Path,
     descriptions: Sequence[Configuration],
     *,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Pre-train the starts that have no file yet, each in one process only.

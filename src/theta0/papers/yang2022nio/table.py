@@ -23,8 +23,8 @@ def starts_table(
     scale: str = "laptop",
     out_dir: str | Path = ".",
     store: Store | None = None,
-    backend: str = "loky",
-    jobs: int = 1,
+    backend: str | None = None,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Every network, with and without BN, from every start: `starts.md` and `starts.json`.

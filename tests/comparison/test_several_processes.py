@@ -1,0 +1,100 @@
+"""Races and sweeps by several processes: the same results as by one, and nothing lost where a worker dies."""
+
+import dataclasses
+import importlib.util
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from cases import normal
+from theta0 import compare
+from theta0.jobs import cluster, completed
+
+pytest.importorskip("joblib")
+SHORT = {"starts": ("default", "lcw", "unit-variance"), "steps": 6, "seeds": 2, "optimizer": "momentum"}
+CLUSTERS = [
+    "loky",
+    *(
+        pytest.param(name, marks=[pytest.mark.slow, pytest.mark.skipif(not there, reason=f"{name} is not installed")])
+        for name, there in (("dask", importlib.util.find_spec("distributed")), ("ray", importlib.util.find_spec("ray")))
+    ),
+]
+
+
+def net():
+    return nn.Sequential(nn.Linear(16, 16), nn.Sigmoid(), nn.Dropout(0.1), nn.Linear(16, 2))
+
+
+def learnable():
+    x = normal(8 * 16, 16)
+    return list(zip(x.split(16), (x[:, 0] > 0).long().split(16), strict=True))
+
+
+def timeless(found):
+    """A race without its clocks."""
+    standings = tuple(dataclasses.replace(s, seconds=0.0) for s in found.standings)
+    candidates = tuple(dataclasses.replace(c, seconds=0.0) for c in found.candidates)
+    return dataclasses.replace(found, standings=standings, candidates=candidates, seconds=0.0)
+
+
+@pytest.mark.parametrize("backend", CLUSTERS)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of the clusters' own modules
+def test_a_race_by_several_processes_is_that_by_one(backend, tmp_path):
+    torch.manual_seed(0)
+    model = net()
+    alone = compare(model, learnable(), "cross_entropy", **SHORT)
+    store = tmp_path / "race.jsonl"
+    shared = compare(model, learnable(), "cross_entropy", **SHORT, jobs=2, backend=backend, store=store)
+    assert timeless(shared) == timeless(alone)
+    lines = store.read_text().splitlines()
+    again = compare(model, learnable(), "cross_entropy", **SHORT, store=store)
+    assert timeless(again) == timeless(alone)
+    assert store.read_text().splitlines() == lines
+
+
+def test_the_surrounding_configuration_of_joblib_counts():
+    import joblib
+
+    with joblib.parallel_config("threading", n_jobs=2):
+        found = compare(net, learnable(), "cross_entropy", **SHORT)
+    assert timeless(found) == timeless(compare(net, learnable(), "cross_entropy", **SHORT))
+
+
+def dies(task):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("backend", CLUSTERS)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_a_worker_that_dies_loses_nothing(backend, tmp_path):
+    marker = tmp_path / "marker"
+
+    def dies_once(number):  # within the test, so that it travels by value: no worker knows this file
+        if number == 1 and not marker.exists():
+            marker.write_text("died")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number, torch.get_num_threads()
+
+    tasks = {str(number): number for number in range(5)}
+    with cluster(backend, 2) as name:
+        found = dict(completed(dies_once, tasks, jobs=2, backend=name))
+    assert found == {str(number): (number, torch.get_num_threads()) for number in range(5)}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_task_that_always_takes_its_worker_with_it_ends_in_a_sentence():
+    with pytest.raises(RuntimeError, match="expected workers that live"):
+        list(completed(dies, {"a": 1, "b": 2}, jobs=2, backend="loky"))
+
+
+def test_what_cannot_be_pickled_is_refused_in_a_sentence():
+    model = net()
+    model[0].held = (number for number in range(3))
+    with pytest.raises(ValueError, match="can be pickled"):
+        compare(model, learnable(), "cross_entropy", **SHORT, jobs=2)
