@@ -179,12 +179,6 @@ def _paths_handler(seen: _Seen) -> Handler:
             return _Trail(live=live)
         return known if isinstance(known, _Trail) else _Trail()
 
-    def meant(step: Step) -> int:
-        """Constant derivatives that are meant so: detached, or not of the loss but of what the weights are given."""
-        if step.name not in _DETACHED and not any(id(tensor) in seen.bits for tensor in step.tensors):
-            return 0
-        return sum(1 << i for i, (_, kind, _) in enumerate(seen.cuts) if kind == "create_graph")
-
     def after(step: Step, result: Any) -> _Trail | None:
         if step.name in FACTORIES:
             return None
@@ -192,7 +186,7 @@ def _paths_handler(seen: _Seen) -> Handler:
         live = lost = cuts = 0
         for _, trail in trails:
             live, lost, cuts = live | trail.live, lost | trail.lost, cuts | trail.cuts
-        cuts &= ~meant(step)
+        cuts &= ~_meant(step, seen)
         if not live and not cuts and not lost:
             return None
         seen.used |= live
@@ -213,6 +207,13 @@ def _paths_handler(seen: _Seen) -> Handler:
 
     handler = Handler(after=after)
     return handler
+
+
+def _meant(step: Step, seen: _Seen) -> int:
+    """Constant derivatives that are meant so: detached, or not of the loss but of what the weights are given."""
+    if step.name not in _DETACHED and not any(id(tensor) in seen.bits for tensor in step.tensors):
+        return 0
+    return sum(1 << i for i, (_, kind, _) in enumerate(seen.cuts) if kind == "create_graph")
 
 
 def _kind(step: Step, results: Sequence[Tensor]) -> str:
