@@ -98,3 +98,19 @@ def test_what_cannot_be_pickled_is_refused_in_a_sentence():
     model[0].held = (number for number in range(3))
     with pytest.raises(ValueError, match="can be pickled"):
         compare(model, learnable(), "cross_entropy", **SHORT, jobs=2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_dask_cluster_that_runs_by_its_address_and_by_the_surrounding_configuration(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    import joblib
+
+    torch.manual_seed(0)
+    model = net()
+    alone = timeless(compare(model, learnable(), "cross_entropy", **SHORT))
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as local:
+        address = local.scheduler_address.replace("tcp", "dask")
+        assert timeless(compare(model, learnable(), "cross_entropy", **SHORT, backend=address)) == alone
+        with distributed.Client(local), joblib.parallel_config("dask"):
+            assert timeless(compare(model, learnable(), "cross_entropy", **SHORT)) == alone

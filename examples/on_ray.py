@@ -1,0 +1,29 @@
+"""A race of starting points on a Ray cluster: the result is that of one process.
+
+    python examples/on_ray.py                    # workers on this machine
+    python examples/on_ray.py ray://HOST:PORT     # a cluster that runs
+
+Within a program that has a cluster already, `joblib.parallel_config("ray")` around `compare` does the same. The
+file is not called ray.py: Python would import it in the place of the package.
+"""
+
+import sys
+
+import torch
+from torch import nn
+
+from theta0 import compare
+
+
+def main():
+    torch.manual_seed(0)
+    x = torch.randn(512, 16)
+    batches = list(zip(x.split(32), (x[:, 0] > 0).long().split(32), strict=True))
+    model = nn.Sequential(*(part for _ in range(6) for part in (nn.Linear(16, 16), nn.Sigmoid())), nn.Linear(16, 2))
+    backend = sys.argv[1] if len(sys.argv) > 1 else "ray"
+    starts = ["default", "unit-variance", "lcw"]
+    print(compare(model, batches, "cross_entropy", starts=starts, steps=20, seeds=2, jobs=2, backend=backend))
+
+
+if __name__ == "__main__":  # workers import this file
+    main()
