@@ -1,7 +1,6 @@
 """A starting point in a file: safetensors with metadata, plain keys, nothing unpickled."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,21 +35,11 @@ def write_start(path: str | Path, model: nn.Module, metadata: Mapping[str, str])
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
-    """Write tensors, none of them under two names, and metadata, text by name; the file's folder is made.
-
-    The file is the old one until the new one is whole, wherever the process or the machine is stopped.
-    """
+    """Write tensors, none of them under two names, and metadata, text by name; the file's folder is made."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    part = path.with_name(f".{path.name}.part")  # in the same folder, so that replacing is one step
-    try:
-        save_file(plain, part, metadata={"format": _FORMAT, "version": __version__, **metadata})
-        with part.open("r+b") as file:
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    save_file(plain, path, metadata={"format": _FORMAT, "version": __version__, **metadata})
     return path
 
 
