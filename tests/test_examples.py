@@ -12,7 +12,7 @@ from states import randomness, state_of
 from theta0.diagnosis import diagnose
 from theta0.targets import load_target
 
-SCRIPTS = {"ddp", "on_dask", "on_ray"}  # ddp: run by torchrun, in tests/test_ranks.py and .ci/run
+SCRIPTS = {"ddp", "cluster"}  # ddp: run by torchrun, in tests/test_ranks.py and .ci/run
 EXAMPLES = sorted(p for p in (Path(__file__).parent.parent / "examples").glob("*.py") if p.stem not in SCRIPTS)
 EXPECTED = {"deep_sigmoid": {"activation-shift", "vanishing-gradients"}}
 
@@ -62,11 +62,11 @@ def test_a_failure_of_the_gallery_is_found_and_its_fix_fixes_it(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("script", "package"), [("on_dask", "distributed"), ("on_ray", "ray")])
-def test_a_race_on_a_local_cluster(script, package):
+@pytest.mark.parametrize(("backend", "package"), [("dask", "distributed"), ("ray", "ray")])
+def test_a_race_on_a_local_cluster(backend, package):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    path = Path(__file__).parent.parent / "examples" / f"{script}.py"
-    run = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120, check=False)
+    path = Path(__file__).parent.parent / "examples" / "cluster.py"
+    run = subprocess.run([sys.executable, path, backend], capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
     assert "lcw" in run.stdout

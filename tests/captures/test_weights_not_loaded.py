@@ -85,6 +85,19 @@ def test_torchs_own_method_is_back_after_a_script(tmp_path):
 def test_tensors_of_another_shape_are_another_head():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     given = {"0.weight": torch.ones(4, 4), "module.1.weight": torch.ones(7, 4)}
-    assert not_loaded(model, given) is None
+    assert not_loaded(model, given, *model.load_state_dict(given, strict=False)) is None
     given["module.1.weight"] = torch.ones(2, 4)
-    assert not_loaded(model, given).prefix == "module."
+    assert not_loaded(model, given, *model.load_state_dict(given, strict=False)).prefix == "module."
+
+
+def test_names_that_a_module_changes_itself_as_it_loads_are_loaded():
+    """As old checkpoints of a module that has been rewritten."""
+    model = nn.Sequential(nn.Linear(4, 2))
+
+    def renamed(module, state, prefix, *_):
+        for name in ("weight", "bias"):
+            state[prefix + name] = state.pop(f"{prefix}old_{name}")
+
+    model[0].register_load_state_dict_pre_hook(renamed)
+    given = {"0.old_weight": torch.ones(2, 4), "0.old_bias": torch.ones(2)}
+    assert not_loaded(model, given, *model.load_state_dict(given, strict=False)) is None

@@ -242,9 +242,10 @@ def _intercepted(found: Recording) -> Iterator[None]:
 
     def loaded(module: nn.Module, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         result = load(module, state_dict, strict=strict, assign=assign)
-        if not strict and isinstance(state_dict, Mapping) and _outermost(found):
-            with found.interpreter.suspended():  # type: ignore[union-attr]
-                missed = not_loaded(module, state_dict, str(source_of_caller() or ""))
+        if not strict and isinstance(state_dict, Mapping):
+            missed = not_loaded(
+                module, state_dict, result.missing_keys, result.unexpected_keys, str(source_of_caller() or "")
+            )
             found.not_loaded += [] if missed is None else [missed]
         return result
 

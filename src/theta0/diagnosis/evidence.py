@@ -394,7 +394,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             return None
         found = gradient_paths(self.model, self.batches[0], self.loss, self.stuck)
         differentiated = sum(norm is not None for norm in found.norms) + bool(self.stuck)
-        self.spend(count_gradients(forward=1, backward=differentiated))
+        self.spend(count_gradients(forward=found.passes, backward=found.passes * differentiated))
         return found
 
     @cached_property

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from theta0._batches import Batch
+from theta0._errors import UserCodeError
 from theta0._losses import Loss, loss_of
 from theta0._models import graph_nodes
 from theta0._state import preserve_state
@@ -76,6 +77,7 @@ class GradientPaths:
         terms: the summands of the loss; a single one where it is no sum.
         norms: of each summand, the norm of its share of the gradient; None where it has no gradient.
         piecewise_linear: the activations of zero second derivative that ran.
+        passes: how often the summands were differentiated: twice where a gradient of zero was asked again.
     """
 
     cuts: tuple[Cut, ...]
@@ -84,6 +86,7 @@ class GradientPaths:
     terms: tuple[Term, ...]
     norms: tuple[float | None, ...]
     piecewise_linear: tuple[str, ...]
+    passes: int = 1
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,8 @@ def gradient_paths(model: nn.Module, batch: Batch, loss: Loss, stuck: Sequence[s
         cuts = [*_ends(missing, names, seen, trail), *_lost_terms(terms, trails, names, seen)]
         norms = scaled_norms(value, terms, list(trained.values()))
         dead = _dead_terms(value, terms, norms, trained, nodes)
-        dead = dead and [cut for cut in dead if cut.term in _dead_elsewhere(model, batch, loss, trained)]
+        elsewhere = _dead_elsewhere(model, batch, loss, trained) if dead else None
+        dead = [cut for cut in dead if elsewhere is None or cut.term in elsewhere]
         cuts += [] if cuts else _constant_derivatives(names, seen, trail)
         if stuck and value.requires_grad:
             zeros = _zeros(value, {name: trained[name] for name in stuck if name in reached}, nodes)
@@ -151,6 +155,7 @@ def gradient_paths(model: nn.Module, batch: Batch, loss: Loss, stuck: Sequence[s
         terms=tuple(terms),
         norms=tuple(norms),
         piecewise_linear=tuple(seen.activations),
+        passes=1 if elsewhere is None else 2,
     )
 
 
@@ -201,7 +206,9 @@ def _paths_handler(seen: _Seen) -> Handler:
             return _Trail(0, lost, cuts) if results else None
         if all(r.requires_grad for r in results):
             return _Trail(live, lost, cuts)
-        seen.cuts.append((operation_of(step), _kind(step, results), live))
+        by = tensors_in((step.argument((1, "inputs")),), {}) if step.function is torch.autograd.grad else ()
+        by_data = not any(trail_of(step, tensor).live for tensor in by)  # not by weights, or what is made of them
+        seen.cuts.append((operation_of(step), _kind(step, results, by_data), live))
         made = 1 << (len(seen.cuts) - 1)
         return _Trail(live if any(r.requires_grad for r in results) else 0, lost | live, cuts | made)
 
@@ -210,19 +217,20 @@ def _paths_handler(seen: _Seen) -> Handler:
 
 
 def _meant(step: Step, seen: _Seen) -> int:
-    """Constant derivatives that are meant so: detached, or not of the loss but of what the weights are given."""
-    if step.name not in _DETACHED and not any(id(tensor) in seen.bits for tensor in step.tensors):
+    """Constant derivatives that are meant so: detached, or not of the loss but of what weights are given."""
+    weight = None if step.spec is None or step.spec.weight is None else step.argument(step.spec.weight)
+    weighed = isinstance(weight, Tensor) and weight.requires_grad  # may be made of parameters
+    if step.name not in _DETACHED and not weighed and not any(id(tensor) in seen.bits for tensor in step.tensors):
         return 0
     return sum(1 << i for i, (_, kind, _) in enumerate(seen.cuts) if kind == "create_graph")
 
 
-def _kind(step: Step, results: Sequence[Tensor]) -> str:
-    """Why no result of a step on tensors that need a gradient needs one."""
+def _kind(step: Step, results: Sequence[Tensor], by_data: bool) -> str:
+    """Why no result of a step on tensors that need a gradient needs one; of a derivative, whether it is by data."""
     if step.function is torch.autograd.grad:
         if step.argument((4, "create_graph")):
             return "derivative"
-        by_weights = any(isinstance(t, nn.Parameter) for t in tensors_in((step.argument((1, "inputs")),), {}))
-        return "detach" if by_weights or not torch.is_grad_enabled() else "create_graph"
+        return "create_graph" if by_data and torch.is_grad_enabled() else "detach"
     if step.name in _DETACHED:
         return "detach"
     if not torch.is_grad_enabled():
@@ -290,21 +298,25 @@ def _dead_terms(
     return found
 
 
-def _dead_elsewhere(model: nn.Module, batch: Batch, loss: Loss, trained: Mapping[str, nn.Parameter]) -> frozenset[int]:
+def _dead_elsewhere(
+    model: nn.Module, batch: Batch, loss: Loss, trained: Mapping[str, nn.Parameter]
+) -> frozenset[int] | None:
     """The summands whose gradient is zero with other weights too, and not only where they happen to be stationary.
 
-    The entropy of equal probabilities is at its maximum, and its gradient is zero there and nowhere else.
+    The entropy of equal probabilities is at its maximum, and its gradient is zero there and nowhere else. None where
+    the user's own code fails with other weights.
     """
     generator, summands = torch.Generator().manual_seed(0), terms_handler()
     kept = [(p, p.detach().clone()) for p in trained.values()]
     try:
-        for p in trained.values():
-            size = max(float(p.detach().double().square().mean().sqrt()), _NUDGE)
-            p.data.add_((_NUDGE * size * torch.randn(p.shape, generator=generator)).to(p))  # keeps saved graphs valid
+        for p, before in kept:  # through .data: graphs that have saved the parameters stay valid
+            size = max(float(torch.linalg.vector_norm(before)) / max(1, p.numel()) ** 0.5, _NUDGE)
+            p.data.add_((_NUDGE * size * torch.randn(p.shape, generator=generator)).to(p))
         with trace(model, summands) as interpreter:
             value, _ = loss_of(model, batch, loss)
-        terms = interpreter.note_of(value, summands) or ()
-        norms = scaled_norms(value, terms, list(trained.values()))
+        norms = scaled_norms(value, interpreter.note_of(value, summands) or (), list(trained.values()))
+    except UserCodeError:
+        return None
     finally:
         for p, before in kept:
             p.data.copy_(before)

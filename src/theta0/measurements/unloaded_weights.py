@@ -29,15 +29,19 @@ class NotLoaded:
     line: str = ""
 
 
-def not_loaded(module: nn.Module, state: Mapping[str, Any], line: str = "") -> NotLoaded | None:
-    """What `module.load_state_dict(state, strict=False)` leaves out, where that can hardly be meant.
+def not_loaded(
+    module: nn.Module, state: Mapping[str, Any], missing: Sequence[str], unexpected: Sequence[str], line: str = ""
+) -> NotLoaded | None:
+    """What `module.load_state_dict(state, strict=False)` left out, where that can hardly be meant.
 
-    That is the case where none of the tensors given has a name of the module's; or where all that are left out have
-    the name and the shape of tensors of the module's, which get none, but for one prefix.
+    That is the case where none of the tensors given reached the module; or where all that are left out have the name
+    and the shape of tensors of the module's, which got none, but for one prefix.
 
     Args:
         module: that loads.
-        state: that it is given.
+        state: what it was given.
+        missing: names of the module's that got nothing, as `load_state_dict` returns them.
+        unexpected: names that were given and are none of the module's, likewise; hooks may have renamed some before.
         line: the source line.
 
     Returns:
@@ -47,23 +51,22 @@ def not_loaded(module: nn.Module, state: Mapping[str, Any], line: str = "") -> N
         >>> from torch import nn
         >>> layer = nn.Linear(2, 2)
         >>> wrapped = {f"module.{name}": value for name, value in layer.state_dict().items()}
-        >>> found = not_loaded(layer, wrapped)
+        >>> found = not_loaded(layer, wrapped, *layer.load_state_dict(wrapped, strict=False))
         >>> found.given, found.loaded, found.prefix
         (2, 0, 'module.')
     """
     given = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-    own = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    unknown, missing = [name for name in given if name not in own], [name for name in own if name not in given]
+    unknown = [name for name in unexpected if name in given]
+    own = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
     if not unknown or not own:
         return None
     prefix = _prefix(unknown, missing)
-    shifted = _renamed(prefix, unknown)
-    fits = bool(prefix) and all(new in own and own[new].shape == given[old].shape for old, new in shifted.items())
+    shifted = {name: own.get(new) for name, new in _renamed(prefix, unknown).items()}
+    fits = bool(prefix) and all(to is not None and to.shape == given[name].shape for name, to in shifted.items())
     if len(unknown) < len(given) and not fits:
         return None
-    return NotLoaded(
-        type(module).__name__, len(given), len(given) - len(unknown), prefix if fits else "", unknown[0], line
-    )
+    reached = len(given) - len(unknown)
+    return NotLoaded(type(module).__name__, len(given), reached, prefix if fits else "", unknown[0], line)
 
 
 def _prefix(unknown: Sequence[str], missing: Sequence[str]) -> str:

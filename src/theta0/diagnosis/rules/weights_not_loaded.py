@@ -18,13 +18,13 @@ def _finding(one: NotLoaded) -> Finding:
     left = one.given - one.loaded
     what = "none" if one.loaded == 0 else f"only {one.loaded}"
     cause = f"such as {one.example!r}, are no names of the module's"
-    rename = "print what load_state_dict returns, and rename what is missing"
+    rename = "Print what load_state_dict returns, and rename what is missing"
     if one.prefix.startswith("-"):
         cause = f"such as {one.example!r}, lack {one.prefix[1:]!r} in front"
-        rename = "load them into the submodule that they belong to, or put it in front of each name"
+        rename = "Load them into the submodule that they belong to, or put it in front of each name"
     elif one.prefix:
         cause = f"such as {one.example!r}, have {one.prefix!r} too much in front"
-        rename = f"take it off: {{name.removeprefix({one.prefix!r}): value for name, value in state.items()}}"
+        rename = f"Take it off: {{name.removeprefix({one.prefix!r}): value for name, value in state.items()}}"
     return Finding(
         code="weights-not-loaded",
         severity="warning" if one.loaded else "error",
@@ -33,8 +33,8 @@ def _finding(one: NotLoaded) -> Finding:
         threshold=0.0,
         message=(
             f"Of {one.given} tensors given to load_state_dict(…, strict=False), {what} reached {one.module}: the names "
-            f"of {left}, {cause}. What they should have replaced is still as initialized. Look at them ({rename}), and "
-            "load with strict=True where the networks are the same."
+            f"of {left}, {cause}. What they should have replaced is still as initialized. {rename}. Load with "
+            "strict=True where the networks are the same: it raises where a name is missing."
         ),
         remedy="",
         source="torch's documentation of Module.load_state_dict; exact",
@@ -63,15 +63,19 @@ RULE = Rule(
                 "torch's documentation of `load_state_dict`",
             ),
         ),
-        fix="not_loaded = []  # the prefix is taken off the names, and strict=True says so",
+        fix="""
+            state = {name.removeprefix("module."): value for name, value in state.items()}
+            model.load_state_dict(state)  # strict: it raises where a name is missing
+            not_loaded = []
+        """,
         command="No command changes your checkpoint: rename its tensors, or load with `strict=True`.",
         ill="""
             from theta0.measurements.unloaded_weights import not_loaded as left_out
 
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             state = {"module." + name: value for name, value in model.state_dict().items()}
-            model.load_state_dict(state, strict=False)
-            not_loaded = [left_out(model, state)]  # as a captured script has it
+            result = model.load_state_dict(state, strict=False)
+            not_loaded = [left_out(model, state, *result)]  # as a captured script has it
         """,
         healthy="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
