@@ -116,7 +116,11 @@ def _dask(address: str, jobs: int | None) -> Iterator[None]:
     if not address and _connected(distributed):
         yield
         return
-    local = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
+    local = {
+        "n_workers": jobs,
+        "threads_per_worker": 1,
+        "dashboard_address": ":0",
+    }  # any free port: another cluster may run
     with distributed.Client(f"tcp://{address}") if address else distributed.Client(**local):
         yield
 
@@ -136,7 +140,8 @@ def _ray(address: str, jobs: int | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    local = {"num_cpus": jobs, "include_dashboard": False, "configure_logging": False}
+    # "local": without it Ray looks for a cluster in the environment, and for one that has run here before.
+    local = {"address": "local", "num_cpus": jobs, "include_dashboard": False, "configure_logging": False}
     ray.init(**({"address": f"ray://{address}"} if address else local), log_to_driver=False)
     try:
         yield
