@@ -43,13 +43,14 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of a test that is marked `sampled(n)`, n cases spread evenly stay in the gate; the others are slow."""
+    """Of a test's cases eight, or the n of its mark `sampled(n)`, stay in the gate, spread evenly; others are slow."""
     cases = {}
     for item in items:
-        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
+        if not item.get_closest_marker("slow"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for found in cases.values():
-        most = min(found[0].get_closest_marker("sampled").args[0], len(found))
+        asked = found[0].get_closest_marker("sampled")
+        most = min(asked.args[0] if asked else 8, len(found))
         kept = {(2 * k + 1) * len(found) // (2 * most) for k in range(most)}
         for number, item in enumerate(found):
             if number not in kept:

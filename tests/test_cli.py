@@ -92,6 +92,7 @@ def test_treat_in_a_real_process(tmp_path):
     assert "trying lcw" in err  # plain lines in a pipe
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_with_130_and_writes_nothing(tmp_path):
     slow = """
 class Slow(nn.Linear):
@@ -545,6 +546,7 @@ def test_the_severity_that_fails(tmp_path):
     assert "warning" in found
 
 
+@pytest.mark.slow
 def test_a_code_that_is_ignored_is_left_out_and_that_is_said(tmp_path):
     path = target(tmp_path, DEEP)
     found = [f["code"] for f in json.loads(inside("diagnose", path, "--no-probe", "--json").stdout)["findings"]]
@@ -557,6 +559,7 @@ def test_a_code_that_is_ignored_is_left_out_and_that_is_said(tmp_path):
     assert "ignore: expected codes of findings, got no-such-code" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_findings_as_annotations_of_a_workflow(tmp_path):
     path = target(tmp_path, DEEP)
     result = inside("diagnose", path, "--no-probe", "--format", "github")
@@ -630,6 +633,7 @@ def step(model, batch):
 """
 
 
+@pytest.mark.slow
 def test_a_page_is_written_into_folders_that_are_made_for_it(tmp_path):
     page = tmp_path / "not" / "there" / "page.html"
     done = inside("diagnose", target(tmp_path, HEALTHY), "--no-probe", "--html", page, "--device", "cpu")

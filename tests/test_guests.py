@@ -41,7 +41,6 @@ def made(name):
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")  # of torch's own checkpoints
-@pytest.mark.sampled(26)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("verb", [*OBSERVATIONS, *CHANGES])
 def test_every_verb_works_or_says_in_a_sentence_why_not(name, verb):
@@ -106,7 +105,7 @@ def test_unit_variance_reaches_a_layer_whose_pass_switches_gradients_on():
     assert model.energy[0](x).std().item() == pytest.approx(1, rel=0.05)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_searched_in_float32_and_written_back(dtype):
     """Steps of 2e-4 are below most weights' rounding in bfloat16, and perturbed logits overflow in float16."""

@@ -62,6 +62,7 @@ def best_constant(function, targets, start, steps=3000):
     return closure().item()
 
 
+@pytest.mark.slow
 @given(st.integers(0, 50))
 def test_the_constant_loss_is_the_least_that_a_constant_reaches(seed):
     generator = torch.Generator().manual_seed(seed)

@@ -120,6 +120,7 @@ def _unlike(rank):
     return plain(found), kept, refused
 
 
+@pytest.mark.slow
 def test_unlike_ranks_are_judged_by_the_first_ones_values_and_other_models_are_refused():
     first, other = on_ranks(2, _unlike)
     for a, b in zip(first, other, strict=True):
@@ -237,6 +238,7 @@ def _nested(rank):
     return plain(found), train(closure, rank)
 
 
+@pytest.mark.slow
 def test_wrappers_inside_a_model_and_in_a_step_of_the_users_go_on_training():
     first, other = on_ranks(2, _nested)
     assert first == other

@@ -13,6 +13,7 @@ FREE = {name: f for name, (f, _) in ACTIVATIONS.items() if name not in ("rrelu",
 BOUNDED = {name: spec.maximal_slope for name, (_, spec) in ACTIVATIONS.items() if spec.maximal_slope}
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", sorted(FREE))
 @settings(max_examples=15, deadline=None)
 @given(

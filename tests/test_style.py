@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -15,12 +16,20 @@ from user_strings import user_strings
 
 ROOT = Path(theta0.__file__).parent
 SOURCES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(ROOT.rglob("*.py"))}
-TREES = {name: ast.parse(source) for name, source in SOURCES.items()}
 ADAPTERS = {
     "theta0.integrations.lightning",
     "theta0.integrations.huggingface",
 }  # need what they adapt to; see their tests
-MODULES = sorted({m.name for m in pkgutil.walk_packages([str(ROOT)], "theta0.")} - ADAPTERS)
+
+
+@functools.cache
+def trees():
+    return {name: ast.parse(source) for name, source in SOURCES.items()}
+
+
+@functools.cache
+def modules():
+    return sorted({m.name for m in pkgutil.walk_packages([str(ROOT)], "theta0.")} - ADAPTERS)
 
 
 def length_of_body(function):
@@ -31,7 +40,7 @@ def length_of_body(function):
 def test_a_function_body_has_at_most_40_lines():
     lengths = {
         f"{name}: {node.name}": length_of_body(node)
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
@@ -41,11 +50,11 @@ def test_a_function_body_has_at_most_40_lines():
 def test_files_and_public_functions_and_classes_have_docstrings():
     public = {
         f"{name}: {node.name}": node
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in tree.body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
     }
-    assert [name for name, node in (TREES | public).items() if not ast.get_docstring(node)] == []
+    assert [name for name, node in (trees() | public).items() if not ast.get_docstring(node)] == []
 
 
 def test_names_say_something():
@@ -73,7 +82,7 @@ def test_the_table_of_contents_resolves():
 def test_exported_names_resolve_and_are_documented():
     exported = {
         f"{name}.{public}": getattr(module, public)
-        for name in MODULES
+        for name in modules()
         for module in [importlib.import_module(name)]
         for public in getattr(module, "__all__", [])
     }
@@ -85,7 +94,7 @@ def test_exported_names_resolve_and_are_documented():
 def test_exported_functions_say_what_they_return():
     exported = {
         f"{name}.{public}": getattr(module, public)
-        for name in MODULES
+        for name in modules()
         for module in [importlib.import_module(name)]
         for public in getattr(module, "__all__", [])
     }
@@ -100,7 +109,7 @@ def test_exported_functions_say_what_they_return():
 
 def test_every_public_function_has_an_example():
     """What `theta0` and its catalogues export; experiments of the papers are run by name."""
-    names = [name for name in MODULES if not name.startswith(("theta0.papers", "theta0.cli")) and "._" not in name]
+    names = [name for name in modules() if not name.startswith(("theta0.papers", "theta0.cli")) and "._" not in name]
     exported = {
         f"{module.__name__}.{name}": getattr(module, name)
         for module in [theta0, *map(importlib.import_module, names)]
@@ -114,7 +123,7 @@ def test_every_public_function_has_an_example():
 @pytest.mark.slow
 def test_examples_in_docstrings_run():
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    results = {name: doctest.testmod(importlib.import_module(name), optionflags=options) for name in MODULES}
+    results = {name: doctest.testmod(importlib.import_module(name), optionflags=options) for name in modules()}
     assert sum(result.attempted for result in results.values()) > 0
     assert {name: result.failed for name, result in results.items() if result.failed} == {}
 
@@ -134,7 +143,7 @@ STILTED = re.compile(
 def test_texts_are_plain_english():
     texts = {
         f"{name}:{node.lineno}": node.value
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         if not name.startswith("papers/")
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)

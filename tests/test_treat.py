@@ -45,6 +45,7 @@ def test_a_deep_sigmoid_network_is_mended_and_stays_mended():
     assert F.cross_entropy(model(x), y).item() > 0.7  # the start, not the trained net
 
 
+@pytest.mark.slow
 def test_a_kept_start_is_saved_and_loaded_into_a_fresh_network(tmp_path):
     model = deep()
     found = treat(model, learnable(), "cross_entropy", with_="lcw", optimizer="momentum", learning_rate=0.1, steps=20)

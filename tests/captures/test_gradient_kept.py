@@ -185,6 +185,7 @@ for number in range(40):
 """
 
 
+@pytest.mark.slow
 def test_a_loss_that_depends_on_another_network_gives_the_optimizer_nothing(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(OTHER)

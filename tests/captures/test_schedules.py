@@ -98,7 +98,7 @@ SOUND = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", TO_NOTHING)
 def test_a_schedule_that_leads_nowhere_is_named(name, tmp_path):
     schedule, batch, severity = TO_NOTHING[name]

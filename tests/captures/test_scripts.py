@@ -63,6 +63,7 @@ def own_passes(monkeypatch, name, argv, count):
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FAST)
 def test_a_script_becomes_what_a_target_file_would_say(name):
     argv, expected = FAST[name]
@@ -221,6 +222,7 @@ def command(*arguments):
     return subprocess.run(call, capture_output=True, text=True, timeout=250, check=False)
 
 
+@pytest.mark.slow
 def test_the_command_line_runs_the_script_in_a_process_of_its_own():
     done = command("diagnose", SCRIPTS / "plain_loop.py", "--json", "--", "--lr", "0.1")
     found = json.loads(done.stdout)  # what the script prints goes to standard error
@@ -279,6 +281,7 @@ for _ in range(12):
 """
 
 
+@pytest.mark.slow
 def test_a_loop_that_comes_later_is_seen_where_the_first_is_skipped(tmp_path):
     path = script(tmp_path, "", TWO_LOOPS)
     first, second = theta0.capture(path), theta0.capture(path, skip=12)
@@ -323,6 +326,7 @@ for number in range(30):
 """
 
 
+@pytest.mark.slow
 def test_each_optimizer_of_a_script_is_a_target_and_one_can_be_chosen(tmp_path, verb):
     path = script(tmp_path, "", TWO)
     both = verb("diagnose", path, "--no-probe", "--json", "--fail-on", "never")

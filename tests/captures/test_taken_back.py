@@ -70,7 +70,7 @@ def found(tmp_path, optimizer, after):
     return [f for f in findings if f.code == "lost-gradient"]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 @pytest.mark.parametrize("name", ILL)
 def test_steps_that_are_taken_back_are_found_with_their_line(name, optimizer, tmp_path):
@@ -82,7 +82,7 @@ def test_steps_that_are_taken_back_are_found_with_their_line(name, optimizer, tm
     assert finding.source_line.startswith("train.py:")
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 @pytest.mark.parametrize("name", HEALTHY)
 def test_changes_that_lead_elsewhere_are_no_finding(name, optimizer, tmp_path):

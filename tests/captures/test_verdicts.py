@@ -52,6 +52,7 @@ def diagnosed(path):
     return [theta0.diagnose(**step.arguments) for step in captured.steps]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", EACH)

@@ -61,6 +61,7 @@ def found(tmp_path, load):
     return [finding for finding in result.findings if finding.code == "weights-not-loaded"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ILL)
 def test_what_does_not_reach_the_module_is_found_with_its_line(name, tmp_path):
     load, severity, said = ILL[name]
@@ -71,6 +72,7 @@ def test_what_does_not_reach_the_module_is_found_with_its_line(name, tmp_path):
     assert finding.source_line.startswith("train.py:9")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_other_loads_are_no_finding(name, tmp_path):
     assert found(tmp_path, HEALTHY[name]) == []

@@ -131,6 +131,7 @@ def test_searched_starts_are_raced_and_tell_their_cost(monkeypatch):
     assert found.candidates[1].reason.startswith("expected a classifier of two classes or more, got the loss 'mse'")
 
 
+@pytest.mark.slow
 def test_the_time_for_making_a_start_counts_against_the_budget(monkeypatch):
     def slow(model, batches, loss=None, *, generator=None):
         time.sleep(1.0)
@@ -143,6 +144,7 @@ def test_the_time_for_making_a_start_counts_against_the_budget(monkeypatch):
     assert found.winner.seeds == (0,)
 
 
+@pytest.mark.slow
 def test_automatic_rates_lie_around_each_starts_own_suggestion():
     options = {"starts": ("default", "unit-variance"), "steps": 2, "seeds": 1, "learning_rate": 0.123}
     found = compare(deep, learnable(), "cross_entropy", **options)

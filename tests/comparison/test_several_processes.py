@@ -40,6 +40,7 @@ def timeless(found):
     return dataclasses.replace(found, standings=standings, candidates=candidates, seconds=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", CLUSTERS)
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of the clusters' own modules
@@ -68,6 +69,7 @@ def dies(task):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", CLUSTERS)
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")

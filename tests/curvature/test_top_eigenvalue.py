@@ -50,6 +50,7 @@ def test_products_and_gradients_on_the_reference_problem(reference_problem, seed
         assert found.cost <= 15
 
 
+@pytest.mark.slow
 def test_cost_is_that_of_the_matrix_products_in_it(reference_problem):
     """Floating-point operations of matrix products, counted by torch, over those of a forward and backward pass."""
     from torch.utils.flop_counter import FlopCounterMode
@@ -85,6 +86,7 @@ def test_a_warm_start_from_a_wrong_vector_still_finds_the_top(reference_problem)
     assert found.value == pytest.approx(9.282816, rel=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matrix", ["ggn", "hessian"])
 def test_several_eigenvalues_and_the_eigenvector(matrix):
     model, x, y, loss = dense.net("group-norm")
@@ -96,7 +98,7 @@ def test_several_eigenvalues_and_the_eigenvector(matrix):
     assert float((full @ u - found.value * u).norm()) <= 2e-3 * found.value
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("matrix", ["ggn", "hessian"])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_batches_are_averaged_by_their_sizes(matrix, recompute):
@@ -266,6 +268,7 @@ def test_starts_from_an_eighth_of_the_samples_agree_with_a_dense_reference(nonli
     assert sum(costs) / len(costs) <= 10
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_hessians_agree_with_torchs_own(seeds):
     """`torch.autograd.functional.hessian` in float64, over the flat parameters."""

@@ -154,6 +154,7 @@ for epoch in range(3):
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ill", [True, False])
 def test_a_script(ill, tmp_path):
     path = tmp_path / "script.py"

@@ -117,7 +117,6 @@ NOTES = {
 }
 
 
-@pytest.mark.sampled(10)
 @each_case
 def test_the_networks_of_the_table_are_not_ill_and_few_have_a_note(case):
     found = diagnose(case.model(), case.batches(), case.loss)

@@ -40,6 +40,7 @@ def test_unscaled_pixels_before_batch_normalisation():
     assert "vanishing-gradients" not in severe(diagnose(net, [(pixels, torch.arange(64) % 4)], "cross_entropy"))
 
 
+@pytest.mark.slow
 def test_a_rate_that_batch_normalisation_bears():
     torch.manual_seed(0)
     parts = [p for _ in range(12) for p in (nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())]
@@ -131,6 +132,7 @@ class Shorter(nn.Module):
         return self.head(F.tanh(self.near(x[:, :4]) + torch.where(present, self.far(x[:, 4:]), torch.zeros(()))))
 
 
+@pytest.mark.slow
 def test_a_part_that_no_sample_of_these_batches_reaches_is_a_note():
     data = [(X, (X[:, 0] > 0).long() + (X[:, 1] > 0))]
     for model in (Routed((1.0, torch.tensor(0.0))), Shorter()):
@@ -139,6 +141,7 @@ def test_a_part_that_no_sample_of_these_batches_reaches_is_a_note():
         assert {f.code for f in found.findings} >= {"zero-gradient"}
 
 
+@pytest.mark.slow
 def test_a_part_that_no_sample_reaches_is_a_fault_where_nothing_trains():
     data = [(X, (X[:, 0] > 0).long())]
     model = Routed((torch.tensor(0.0), torch.tensor(0.0)))

@@ -267,11 +267,13 @@ def frozen_meanwhile(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_never_steps_is_judged_by_the_gradients_that_are_reset(tmp_path):
     assert sorted(step.gradient_kept for step in adversaries(tmp_path, "pass")) == [0.0, pytest.approx(1.0)]
     assert [step.gradient_kept for step in adversaries(tmp_path)] == pytest.approx([1.0, 1.0])
 
 
+@pytest.mark.slow
 def test_a_loss_is_opposed_where_another_optimizer_trains_what_it_depends_on(tmp_path):
     assert [step.opposed for step in adversaries(tmp_path)] == [True, True]
     assert frozen_meanwhile(tmp_path).opposed

@@ -292,6 +292,7 @@ def test_what_is_registered_or_no_parameter_is_no_finding(model):
 
 
 # ── Summands of the loss ─────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("weight", "said"), [(1e-3, None), (1.0, None), (1e7, "almost nothing to learn"), (0.0, "exactly zero")]
 )
@@ -399,6 +400,7 @@ class Read(nn.Module):
         return self.head(self.encoder(torch.cat([self.token.expand(len(x), -1, -1), x], 1))[:, 0])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_attention_over_the_batch_is_found_where_the_position_read_shows_nothing_of_it(batch_first):
     model = Read(batch_first)

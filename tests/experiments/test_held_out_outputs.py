@@ -32,6 +32,7 @@ def split(labels):
     return list(zip(TOKENS.split(64), labels.split(64), strict=True))
 
 
+@pytest.mark.slow
 def test_targets_that_depend_on_one_place_of_a_sequence_are_seen_by_single_features():
     one_place = (TOKENS[:, 5] > 4).long()
     moved = one_place[torch.randperm(256, generator=GENERATOR)]

@@ -101,6 +101,7 @@ def test_gradients_are_accumulated_over_batches_and_clipped():
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("schedule", "peak"),
     [

@@ -128,6 +128,7 @@ def test_soft_labels_by_hand_are_not_called_squashed(smoothing):
     assert "squashed-output" not in codes
 
 
+@pytest.mark.slow
 def test_a_last_operation_that_an_unnamed_loss_cannot_use_is_found():
     model, t = mlp(nn.Sigmoid(), 1), normal(128, 1, seed=2) * 5
     found = free_of(model, t, nn.HuberLoss())
@@ -224,6 +225,7 @@ def test_a_finding_on_the_start_is_a_note_where_a_run_trains_well():
     assert gained > 0.25 * (tried.probe.constant - tried.probe.floor)
 
 
+@pytest.mark.slow
 def test_labels_moved_apart_from_their_inputs_carry_no_signal():
     options = {"optimizer": "adam", "learning_rate": 1e-3}
     order = torch.randperm(128, generator=torch.Generator().manual_seed(3))
@@ -348,6 +350,7 @@ def test_a_rate_that_is_not_seen_to_train_beside_one_that_does_is_said_to_be_und
     assert any(line.startswith("Whether it trains at the rate given is undecided") for line in found.not_measured)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("rate", [None, 1e-2])
 def test_few_gradients_leave_it_undecided_or_a_short_run(steps, rate):

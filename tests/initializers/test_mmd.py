@@ -95,6 +95,7 @@ def test_everything_but_trained_values_is_left_as_it_was(name):
             assert before[key] == after[key], key
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_the_best_so_far_and_an_error_the_start(short_windows):
     straight, interrupted, failed = classifier(), classifier(), classifier()
     mmd_(straight, batches(), steps=10, **QUICK)
@@ -172,7 +173,7 @@ def progress_file(tmp_path_factory):
     return file
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -198,6 +199,7 @@ def test_a_checkpoint_of_another_start_or_setting_is_refused(change, message, pr
     assert file.read_bytes() == kept
 
 
+@pytest.mark.slow
 def test_frozen_values_and_buffers_belong_to_the_start_and_old_files_are_refused(tmp_path):
     def model(mean, bias):
         found = classifier().insert(1, nn.BatchNorm1d(16)).eval()
@@ -288,6 +290,7 @@ def test_zero_steps_change_nothing_and_report_the_start():
     assert result.best_step == 0
 
 
+@pytest.mark.slow
 def test_beyond_ten_classes_sampled_ones_give_the_same_expectation():
     model, x = classifier(classes=13).double(), normal(5, 6).double()
     with twice_differentiable(model):

@@ -164,6 +164,7 @@ def test_a_start_within_the_cap_beats_one_beyond_it(before, after, better):
     assert (fault(Quality(*before), Quality(*after), 4.0, objective) == "") is better
 
 
+@pytest.mark.slow
 def test_a_start_beyond_the_cap_is_left_for_one_within_it():
     model, batches = network(batch_norm=False), data(8)
     with torch.no_grad():

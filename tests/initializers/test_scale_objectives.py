@@ -133,7 +133,7 @@ def agree(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "joint"), [(name, joint) for name in NETWORKS for joint in (False, True) if not (joint and "bn" in name)]
 )

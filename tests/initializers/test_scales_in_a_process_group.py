@@ -64,6 +64,7 @@ def together(tmp_path_factory) -> list[dict]:
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
 
+@pytest.mark.slow
 def test_sums_and_means_over_ranks(together):
     for rank, outcome in enumerate(together):
         sums = outcome["sums"]

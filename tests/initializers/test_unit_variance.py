@@ -34,7 +34,6 @@ def deviations(model: nn.Module, batches) -> dict[str, float]:
     return {name: torch.cat(outputs).std(correction=0).item() for name, outputs in joined.items()}
 
 
-@pytest.mark.sampled(12)
 @each_scalable
 @pytest.mark.parametrize("std", [1.0, 0.3])
 def test_every_layer_has_the_wanted_deviation(case, std):
@@ -285,7 +284,6 @@ def test_deep_networks_come_to_unit_variance(phi):
     assert scaled(model, [normal(32, 16)]).unconverged == ()
 
 
-@pytest.mark.sampled(12)
 @each_case
 def test_every_case_is_scaled_or_restored_with_a_reason(case):
     model = case.model()

@@ -270,7 +270,6 @@ def test_half_precision(dtype):
     assert started(model, [(normal(64, 6), None)]).unconverged == ()
 
 
-@pytest.mark.sampled(12)
 @each_case
 def test_every_case_is_started_or_restored_with_a_reason(case):
     model = case.model()

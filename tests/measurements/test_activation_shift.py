@@ -129,7 +129,6 @@ def test_zero_weights_and_zero_inputs_have_cosine_zero():
     torch.testing.assert_close(shift.observed, layer.bias.detach())
 
 
-@pytest.mark.sampled(12)
 @each_case
 def test_share_agrees_with_signals_and_prediction_holds_everywhere(case):
     shifts = neuron_shifts(case.model(), case.batches())

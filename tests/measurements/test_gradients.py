@@ -54,7 +54,6 @@ def test_equal_to_one_backward_pass_per_sample(case: Case):
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.sampled(14)
 @pytest.mark.parametrize("route", ["pairs", "slices"])
 @pytest.mark.parametrize("workspace", [1, 300, 1 << 18])
 @pytest.mark.parametrize(

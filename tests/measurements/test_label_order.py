@@ -66,6 +66,7 @@ def test_batches_sorted_by_class_are_a_finding(labels, severity):
     assert severity is None or "shuffle=True" in next(f for f in found if f.code == "no-signal").message
 
 
+@pytest.mark.slow
 def test_categories_that_hardly_come_twice_leave_the_labels_undecided():
     generator = torch.Generator().manual_seed(0)
     for classes, undecided in ((300, True), (8, False)):

@@ -56,6 +56,7 @@ def deep(depth, width=64):
     return nn.Sequential(*blocks, nn.Linear(width, 4))
 
 
+@pytest.mark.slow
 def test_growth_behind_normalizations_is_an_error_only_from_the_higher_threshold():
     batches = [(torch.randn(64, 64), torch.randint(4, (64,)))]
     found = {depth: diagnose(deep(depth), batches, "cross_entropy", probe_steps=0).findings for depth in (4, 45, 75)}

@@ -30,7 +30,6 @@ def called(model, parameters, inputs):
     return functional_call(model, parameters, inputs if isinstance(inputs, tuple) else (inputs,))
 
 
-@pytest.mark.sampled(10)
 @pytest.mark.parametrize("c", [c for c in CASES if c.name not in {"half", "own loss"}], ids=lambda c: c.name)
 def test_explicit_perturbations_are_those_of_separate_models(c):
     model, inputs = prepared(c)
@@ -272,6 +271,7 @@ def test_a_convolution_of_one_position_is_the_linear_map_of_its_patch(outputs):
     torch.testing.assert_close(one.logits, other.logits, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_convolution_behind_another_has_the_spread_of_drawn_kernels():
     """By patches, against kernels that are drawn one by one."""
     torch.manual_seed(0)

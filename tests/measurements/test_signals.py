@@ -22,7 +22,6 @@ def table(model, batches, loss=None):
     return by_layer(signals(model, batches, loss))
 
 
-@pytest.mark.sampled(10)
 @pytest.mark.parametrize("case", DENSE, ids=lambda case: case.name)
 def test_numbers_agree_with_the_dense_float64_route(case):
     model, reference = case.model().double(), case.model().double()
@@ -88,7 +87,6 @@ def test_fused_inference_path_of_a_transformer_is_seen():
         assert found[path]["preactivation_variance"] > 0
 
 
-@pytest.mark.sampled(10)
 @each_case
 def test_layers_are_reported_in_execution_order_with_forward_and_backward_numbers(case):
     found = table(case.model(), case.batches(), case.loss)

@@ -52,6 +52,7 @@ def test_derivative_is_that_of_the_value_with_the_bandwidth_held(classes, monkey
     assert torch.autograd.gradcheck(lambda v: discrepancy(v, uniform), (points,))
 
 
+@pytest.mark.slow
 def test_it_is_unbiased_at_zero_and_large_for_a_point_mass():
     generator = torch.Generator().manual_seed(0)
     same = discrepancy(*(uniform_simplex(400, 24, 3, generator, torch.float64) for _ in range(2)))

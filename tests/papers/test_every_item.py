@@ -70,7 +70,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("items")
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("paper", "name"), CASES, ids=lambda part: part)
 def test_is_written_with_its_numbers(paper, name, folder):
     items = importlib.import_module(f"theta0.papers.{paper}").ITEMS

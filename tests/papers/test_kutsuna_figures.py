@@ -19,6 +19,7 @@ def drawn(name, folder) -> tuple[str, dict]:
     return line, json.loads((folder / f"{name}.json").read_text(), parse_constant=pytest.fail)
 
 
+@pytest.mark.slow
 def test_stripes_are_the_shift_and_zero_sums_remove_them(tmp_path):
     line, numbers = drawn("fig1", tmp_path)
     assert line.startswith("fig1: ")

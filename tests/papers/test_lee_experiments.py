@@ -126,6 +126,7 @@ def test_paired_interval_is_student_s():
     assert (mean, half) == pytest.approx((2.0, 4.302652730 / math.sqrt(3)))
 
 
+@pytest.mark.slow
 def test_a_start_is_made_once_and_found_again(digits, tmp_path):
     found = start(digits, "he", "mmd", 1, steps=3, perturbations=4)
     first = made_start(digits, tmp_path, found)

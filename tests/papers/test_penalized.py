@@ -75,6 +75,7 @@ def test_every_epoch_sees_each_sample_at_most_once():
     assert not torch.equal(epoch[0], epoch[1])
 
 
+@pytest.mark.slow
 def test_the_autoencoder_orders_images_on_its_line():
     t = torch.linspace(0, 1, 60).unsqueeze(1)
     images = torch.cat([t, 1 - t, t, 1 - t], 1)

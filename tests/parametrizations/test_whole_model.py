@@ -100,7 +100,6 @@ def test_a_failure_or_a_warning_that_raises_leaves_the_model_as_it_was(monkeypat
     assert optimizer.param_groups
 
 
-@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", [c.name for c in CASES if c.name not in ("lazy",)])
 def test_every_network_of_the_suite_there_and_back(name):
     c = next(c for c in CASES if c.name == name)

@@ -63,7 +63,7 @@ def test_every_public_result_has_every_face():
         assert "__repr__" not in vars(cls), f"{cls}: repr=False, so that Shown's is used"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_figure_knows_nothing_of_pyplot(name):
     before = set(sys.modules)
@@ -73,7 +73,7 @@ def test_a_figure_knows_nothing_of_pyplot(name):
     assert figure._repr_png_().startswith(b"\x89PNG")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["comparison", "explanation", "hostile", "learning_rate", "spectrum", "treatment"])
 def test_a_notebook_gets_the_page_in_a_frame_of_its_own(name, tmp_path):
     result = RESULTS[name]

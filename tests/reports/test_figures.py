@@ -23,7 +23,7 @@ def texts(panel):
     return [text.text for text in ET.fromstring(panel.svg).iter(f"{SVG}text")]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [2, 20, 100])
 def test_charts_are_well_formed_and_need_nothing_else(depth):
     for panel in panels(cases.kept(depth)):
@@ -94,6 +94,7 @@ def test_the_scale_is_logarithmic_only_over_decades_and_holds_every_value():
     assert constant.low < 3 < constant.high
 
 
+@pytest.mark.slow
 def test_a_diverged_run_is_drawn_up_to_where_it_stopped():
     panel = loss_panel([("as given", cases.not_kept().untreated), ("treated", cases.not_kept().treated)])
     assert "treated, held-out inf" in texts(panel)

@@ -63,6 +63,7 @@ def test_the_largest_share_is_no_number_where_one_layer_has_none():
     assert rows["largest saturated share"][1] != "nan"
 
 
+@pytest.mark.slow
 def test_a_page_of_a_rate_shows_every_run(tmp_path):
     page = write_page(tmp_path / "rate.html", cases.rated(), target="train.py").read_text()
     for run in cases.rated().runs:
@@ -70,6 +71,7 @@ def test_a_page_of_a_rate_shows_every_run(tmp_path):
     assert "A higher rate may train better if raised." in page
 
 
+@pytest.mark.slow
 def test_a_rate_without_runs_has_no_chart_and_losses_far_apart_are_on_a_logarithmic_axis():
     assert rate_panel(dataclasses.replace(cases.rated(), runs=())) is None
     wide = (RateRun(0.01, (2.3, 1e-3), "trains"), RateRun(1.0, (2.3, 90.0), "rises"))

@@ -115,6 +115,7 @@ def test_page_is_self_contained(name, pages):
     assert len(identifiers) == len(set(identifiers))
 
 
+@pytest.mark.slow
 def test_figures_have_words_for_those_who_do_not_see_them(pages):
     reader, _ = read(pages["kept"])
     images = [value for key, value in reader.attributes if key == "aria-label"]

@@ -24,6 +24,7 @@ def test_every_key_is_described():
         assert all(p["description"] for p in definition["properties"].values()), name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["healthy", "ill", "without a loss", "poisoned"])
 def test_documents_are_valid(kind):
     jsonschema = pytest.importorskip("jsonschema")

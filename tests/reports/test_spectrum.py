@@ -42,6 +42,7 @@ def test_the_document_is_json():
     assert set(document["trained"]) == {"no penalty", "l2:0.1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_the_figure_is_written(tmp_path, suffix):
     path = tmp_path / "new" / f"spectrum.{suffix}"

@@ -112,6 +112,7 @@ def test_theorem_2_wants_probabilities(bad):
         class_probability_bounds(bad)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("fan_in", [5, 100, 392])
 def test_theorem_3_by_autograd(fan_in):
     """Each draw is a layer of its own, and its Jacobian's first row comes from autograd."""

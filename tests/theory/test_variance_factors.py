@@ -110,6 +110,7 @@ def test_torchs_activations_by_sampling(module):
     assert factors.backward == pytest.approx(slope.square().mean().item(), rel=2e-3)
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(st.floats(0.1, 5), st.floats(-3, 3).filter(lambda c: abs(c) > 1e-3), st.floats(-1e4, 1e4))
 def test_scale_and_offset(sigma, scale, offset):
@@ -119,6 +120,7 @@ def test_scale_and_offset(sigma, scale, offset):
     assert changed.backward == pytest.approx(scale**2 * plain.backward, rel=1e-7)
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(st.floats(0.2, 3))
 def test_the_poincare_inequality(sigma):

@@ -235,6 +235,7 @@ def test_an_interrupt_at_any_call_restores_bit_for_bit(at, error, with_):
     assert randomness() == drawn
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(st.integers(1, 40))
 def test_a_loss_that_is_not_finite_is_survived(at):

@@ -38,7 +38,6 @@ def data(width=6, count=3, samples=16):
     return [(normal(samples, width, seed=i), torch.arange(samples) % 3) for i in range(count)]
 
 
-@pytest.mark.sampled(20)
 @each_diverse_case
 @pytest.mark.parametrize("name", sorted(set(REMEDIES) - {"unit-variance", "lcw", "centre"} - set(SEARCHES)))
 def test_a_remedy_changes_values_only_or_nothing_at_all(case, name):

@@ -90,7 +90,7 @@ def watched(build, told):
     return Watched(build(), told)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REMEDIES)
 def test_every_remedy_that_is_broken_off_leaves_the_model_bit_for_bit(name):
     apply = partial(REMEDIES[name], **FEW.get(name, {}), generator=0)
