@@ -59,7 +59,8 @@ def mixing(model: nn.Module, batch: Batch) -> Mixing | None:
     result change: at most half as long as samples stay apart, wherever their axis is. Where outputs depend on no input
     at all, as those at a position that holds no data, attention and recurrences are looked at themselves.
     The model is left bit-identical. Cost: two forward passes on eight samples, two more where they
-    do influence each other, and again where an axis of the output is as long; two on the whole batch for a step that
+    do influence each other or where outputs depend on no input (one, without attention and recurrences), and again
+    where an axis of the output is as long; two on the whole batch for a step that
     calls several modules, whose outputs are not seen: then too attention and recurrences are looked at themselves.
 
     Returns:
@@ -99,6 +100,8 @@ def _asked(model: nn.Module, batch: Batch, count: int) -> Mixing | Literal["pair
         return None
     if not hidden and not float(rows[::2].max()) > _SHARE * size:
         return Mixing(0.0, None, "")
+    if hidden and not _runs_over_positions(model, few):
+        return None
     first, second = _Pass(), _Pass()
     _outputs(model, few, _recording(first))
     _outputs(model, other, _comparing(first, second, count))
@@ -159,6 +162,13 @@ def _outputs(model: nn.Module, batch: Batch, *handlers: Handler) -> Tensor | Non
         model.eval()
         output = main_output(checked_forward(model, batch))
     return None if output is None or not output.dim() else output.detach()
+
+
+def _runs_over_positions(model: nn.Module, batch: Batch) -> bool:
+    """Whether there is anything to look at itself; what an operation gave is kept only then."""
+    names: set[str] = set()
+    _outputs(model, batch, Handler(after=lambda step, _: names.add(step.name)))
+    return not names.isdisjoint(SEQUENTIAL)
 
 
 def _half_changed(batch: Batch, count: int) -> Batch | None:
