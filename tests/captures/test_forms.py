@@ -247,7 +247,27 @@ def of_fields(found):
     return F.mse_loss(found.first, T) + found.second.mean()
 
 
+def penalty(net, mixed):
+    return (torch.autograd.grad(net(mixed).sum(), mixed, create_graph=True)[0].norm(dim=1) - 1).square().mean()
+
+
+def of_asked(net):
+    """Derivatives by what the network itself made, for which a gradient is asked."""
+    return penalty(net, (X * net(X).mean(1, keepdim=True).detach()).requires_grad_()) + net(X).sum()
+
+
+def of_asked_by_attribute(net):
+    mixed = X + net(X).detach().sum()
+    mixed.requires_grad = True
+    return penalty(net, mixed) + net(X).sum()
+
+
 REPLAYED = {
+    "derivatives by what was made": (lambda: nn.Sequential(nn.Linear(4, 2), nn.Tanh()), of_asked),
+    "derivatives by what was made, asked by attribute": (
+        lambda: nn.Sequential(nn.Linear(4, 2), nn.Tanh()),
+        of_asked_by_attribute,
+    ),
     "a function of the script's own": (plain, lambda net: F.mse_loss(Half.apply(net(X)), T)),
     "a size taken without gradients": (plain, lambda net: F.mse_loss(of_unit_size(net(X)), T)),
     "lower precision": (plain, lambda net: in_lower_precision(net)),
@@ -283,6 +303,34 @@ def test_a_step_is_replayed_with_the_gradients_that_it_had(name):
     value = found.step(found.model, found.batches[0])
     assert float(value.detach()) == found.losses[0]
     torch.testing.assert_close(torch.autograd.grad(value, list(net.parameters())), expected)
+
+
+def test_a_critic_that_is_frozen_between_its_steps_is_replayed_with_its_penalty():
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizers = [torch.optim.Adam(net.parameters(), 1e-3) for net in (generator, critic)]
+
+    def critics_loss():
+        made = generator(torch.randn(16, 3)).detach()
+        mixed = torch.lerp(X, made, torch.rand(16, 1)).requires_grad_(True)
+        return critic(made).mean() - critic(X).mean() + penalty(critic, mixed)
+
+    with theta0.capture_steps(batches=3) as found:
+        for _ in range(6):
+            optimizers[1].zero_grad()
+            critics_loss().backward()
+            optimizers[1].step()
+            critic.requires_grad_(False)
+            optimizers[0].zero_grad()
+            (-critic(generator(torch.randn(16, 3))).mean()).backward()
+            optimizers[0].step()
+            critic.requires_grad_(True)
+    assert found.error is None
+    assert len(found.steps) == 2
+    for step in found.steps:
+        losses = [float(step.step(step.model, batch).detach()) for batch in step.batches]
+        assert losses[0] == pytest.approx(step.losses[0], rel=1e-6)
+        assert all(p.requires_grad for p in critic.parameters())
 
 
 def test_a_loop_without_an_optimizer_is_captured_without_one():

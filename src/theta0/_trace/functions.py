@@ -96,8 +96,8 @@ def _named(role: Role, names: str, **known: Any) -> Iterator[Spec]:
 def _specs() -> Iterator[Spec]:
     """Every spec, by the name under which torch offers the function."""
     yield from _named("query", "size dim numel stride is_floating_point is_contiguous register_hook retain_grad")
-    yield from _named("query", "requires_grad_ is_complex element_size storage_offset")
-    relayouts = "view reshape flatten unsqueeze squeeze contiguous clone"
+    yield from _named("query", "is_complex element_size storage_offset")
+    relayouts = "view reshape flatten unsqueeze squeeze contiguous clone requires_grad_"
     yield from _named("positive", relayouts, keeps_range=True, relayout=True)
     moves = """view_as reshape_as unflatten permute transpose t swapaxes swapdims movedim moveaxis to type type_as float
     double half bfloat16 cpu cuda expand expand_as broadcast_to repeat repeat_interleave tile roll flip narrow select

@@ -38,6 +38,7 @@ _BACKWARD = (Tensor.backward, torch.autograd.backward)
 _VIEWS = ("T", "mT", "H", "mH", "real", "imag")  # attributes that are functions of the tensor
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 _DATA = Tensor.data.__get__  # type: ignore[attr-defined] # of what a call made; of a parameter it writes to that
+_ASKED_FOR = (Tensor.requires_grad_, Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
 _ASKED = 3  # times to stop; a script that goes on catches everything
 _PATIENCE = 8  # times as many passes as are wanted: then it is enough, whatever is missing
 
@@ -395,7 +396,9 @@ def _before(found: Recording, step: Step) -> None:
         return
     noted = any(step.note(tensor, found.handler) is not None for tensor in step.tensors)
     if noted or (
-        step.function != _DATA and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in step.tensors)
+        step.function not in (_DATA, *_ASKED_FOR)
+        and torch.is_grad_enabled()
+        and any(tensor.requires_grad for tensor in step.tensors)
     ):
         step.memory = _Ahead(_bound(found, (step.arguments, step.options)), random_states())
 
@@ -414,6 +417,10 @@ def _note_written(found: Recording, step: Step) -> None:
 
 def _recordable(step: Step) -> bool:
     name = getattr(step.function, "__name__", "")
+    if (
+        step.function in _ASKED_FOR
+    ):  # data that something made are differentiated by; parameters are frozen and unfrozen
+        return not isinstance(step.arguments[0], nn.Parameter)
     if name == "__get__":
         return step.function == _DATA or getattr(getattr(step.function, "__self__", None), "__name__", "") in _VIEWS
     return name not in ("__set__", "__delete__", "__deepcopy__", "__reduce_ex__")
@@ -425,7 +432,8 @@ def _after(found: Recording, step: Step, result: Any) -> Entry | None:
         return None
     changed = step.arguments[0] if result is None else result
     leaves = leaves_of(changed)
-    if not leaves or any(leaf.is_leaf and leaf.requires_grad for leaf in leaves):
+    written = any(leaf.is_leaf and leaf.requires_grad for leaf in leaves) and step.function not in _ASKED_FOR
+    if not leaves or written:
         return None  # a parameter that is written to, as initialization does, stays a parameter
     entry = _entry(found, None, step.function, ahead.bound, surroundings(drawn_since(ahead.states)))
     _note(found, entry, changed)
