@@ -31,6 +31,8 @@ from theta0.experiments.opposed_terms import DWARFED, SHARES, OpposedTerms, oppo
 from theta0.experiments.optimizers import OptimizerKind, optimizer_kind
 from theta0.experiments.probe import RUNGS, ExperimentRun, Probe, probe
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, ShuffledLabels, permutable, shuffled_labels
+from theta0.measurements.cancelled_gradient import GRADIENTS as TWICE
+from theta0.measurements.cancelled_gradient import CancelledGradient, cancelled_gradient
 from theta0.measurements.causality import SAMPLES as AHEAD
 from theta0.measurements.causality import LookAhead, candidate, look_ahead
 from theta0.measurements.dependence import CLEAR, dependence
@@ -51,6 +53,7 @@ LONGEST = 40
 _PROBED = 30  # gradients that are kept for a probe that comes later
 _HELD_OUT_STEPS = 40  # of training, before targets are held against outputs on samples not trained on
 _BESIDE, _LATER = 20, 8  # gradients that all else may take beside a probe, and of these what is measured after it
+_SMALL = 1e-4  # of a gradient's norm: above, it is not asked whether it is rounding
 BY_HEART = 0.25  # of what there is to learn: a short run that gains more has not learnt samples by heart
 
 
@@ -216,6 +219,15 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         found = still_zero(model, batch, self.loss, zero, optimizer=self.optimizer, rate=rate)
         self.spend(STEPS + 1.0)
         return found
+
+    @cached_property
+    def cancelled_gradient(self) -> CancelledGradient | None:
+        """Whether a gradient is nothing but rounding; asked where it is small."""
+        norms = [self.table.get(name, {}).get("gradient_norm", 0.0) for name in self.trained]
+        if not self.has_loss or not self.finite or not 0 < math.hypot(*norms) < _SMALL:
+            return None
+        self.spend(TWICE)
+        return cancelled_gradient(self.model, self.batches[0], self.loss)
 
     @cached_property
     def finite(self) -> bool:

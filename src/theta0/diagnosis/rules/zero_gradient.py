@@ -1,4 +1,4 @@
-"""Parameters whose gradient is exactly zero, and still is after probe steps."""
+"""Parameters whose gradient is exactly zero, and still is after probe steps; a gradient that is rounding."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +10,38 @@ from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded, listed
 from theta0.measurements.gradient_paths import Cut
 from theta0.measurements.zero_gradients import STEPS
 
+ROUNDING = 0.3  # of a gradient: by how much other last digits of the data change it
+
 
 def judge(evidence: Evidence) -> Finding | None:
+    """The whole gradient, where its terms cancel; else what of it is exactly zero."""
+    return _cancelled(evidence) or _exactly_zero(evidence)
+
+
+def _cancelled(evidence: Evidence) -> Finding | None:
+    found = evidence.cancelled_gradient
+    if found is None or found.change < ROUNDING:
+        return None
+    where = "" if found.operation is None else f" What cancels is `{found.operation.name}`, which is zero to rounding."
+    return Finding(
+        code="zero-gradient",
+        severity="error",
+        layer="",
+        value=found.change,
+        threshold=ROUNDING,
+        message=(
+            "The gradient is rounding error: with the numbers of the batch changed in their last digits alone, "
+            f"{min(1.0, found.change):.0%} of it changes. Its terms cancel, so nothing is learned from the data, at "
+            f"any learning rate.{where} A mean or a sum that is taken before the product, of numbers that were "
+            "standardized to sum to zero, does this: multiply sample by sample, and take the mean after."
+        ),
+        remedy="",
+        source="a gradient that the data determine changes by as little as these; threshold: judgement",
+        source_line="" if found.operation is None else found.operation.line,
+    )
+
+
+def _exactly_zero(evidence: Evidence) -> Finding | None:
     """One finding for all of them, weights that are zero themselves first; those behind a cut are another finding."""
     cut = (
         set() if evidence.paths is None else {n for c in evidence.paths.cuts if c.kind != "zero" for n in c.parameters}
@@ -51,6 +81,8 @@ def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> F
     A factor that is zero and a rectifier that is off stay so, and a softmax passes a gradient on unless it runs over
     one entry; everything else is a fault only of a network that short runs do not train.
     """
+    if not finding.layers:
+        return finding
     found = _ends(evidence, finding.layers)
     shut = _GATES - {"where"} | _SHARES
     closed = bool(_zero_factors(evidence)) or (found is not None and found.operation.name in shut)
@@ -94,21 +126,27 @@ RULE = Rule(
     judge=judge,
     place=place,
     revise=revise,
-    brings=SILENCE - {"zero-gradient"},
+    brings=(SILENCE - {"zero-gradient"}) | {"learning-rate-too-low"},
     remedies=("wake", "unit-variance"),
     doc=RuleDoc(
         meaning="The gradient of these parameters is exactly zero, and it is still zero after some steps of "
-        "training. They never change.",
+        "training. They never change. Or the terms of the whole gradient cancel, and what is left is rounding error.",
         why="Both factors of a product are initialized to zero, and the gradient of each is a multiple of the "
         "other; or the units that use the parameter are inactive on every sample. One factor of zero "
         "alone, as in a residual branch that is initialized to zero, is no problem: it changes in the "
-        "first step.",
+        "first step. The terms of a whole gradient cancel where a mean is multiplied by numbers that sum to zero, "
+        "as standardized returns do.",
         numbers=(
             (
                 f"parameters whose gradient is exactly zero, and still is after {STEPS} steps on a copy",
                 "0: error where they are half of the trained parameters or more, else warning where a weight that is "
                 "zero itself or a rectifier keeps them off, or short runs do not train, else note",
                 "a zero by design does not last; it comes first where such a weight itself is zero",
+            ),
+            (
+                "change of a small gradient where the batch's numbers are changed in their last digits, over its norm",
+                f"{ROUNDING:g}: error",
+                "a gradient that the data determine changes by about 1e-6 of itself",
             ),
         ),
         fix="nn.init.normal_(model[0].weight, std=0.02)",
