@@ -388,3 +388,28 @@ def test_a_file_is_written_for_one_target_only(tmp_path, verb):
     done = verb("treat", path, path, "--out", tmp_path / "start.safetensors")
     assert done.exit_code == 2
     assert "expected one target where a file is written, got 2" in done.stderr
+
+
+FOLDS = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+outer = nn.Linear(4, 2)
+meta = torch.optim.Adam(outer.parameters(), 1e-2)
+for task in range(6):
+    net = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.randn(16, 4)).square().mean().backward()
+        optimizer.step()
+    if task == 2:
+        net(torch.randn(16, 4)).square().mean().backward()
+        meta.step()
+"""
+
+
+def test_an_optimizer_that_steps_later_is_waited_for_and_those_of_a_loop_are_one(tmp_path):
+    found = theta0.capture(script(tmp_path, "", FOLDS), batches=2)
+    assert [type(step.optimizer).__name__ for step in found.steps] == ["SGD", "Adam"]
+    assert [step.gradient_kept for step in found.steps] == [pytest.approx(1.0), 0.0]

@@ -406,13 +406,26 @@ def stepped(found: Recording) -> list[Steps | None]:
     """The optimizers of the script in the order in which they stepped; one None where there are none.
 
     One that never had a gradient is judged by the passes right before its steps, which were meant for it; one that
-    never steps, by the passes whose gradients are reset and used by no step.
+    never steps, by the passes whose gradients are reset and used by no step. Of those that a loop makes anew for a
+    model of the same name, as for each fold or task, the first stands for all.
     """
     for steps in found.optimizers.values():
         steps.groups = steps.groups or steps.unreached
     idle = _never_stepped(found) if found.optimizers else []
-    with_passes: list[Steps | None] = [s for s in (*found.optimizers.values(), *idle) if batches_of(found, s)]
-    return with_passes or [None]
+    with_passes = [s for s in (*found.optimizers.values(), *idle) if batches_of(found, s)]
+    first: dict[Any, Steps] = {}
+    for steps in with_passes:
+        first.setdefault(_made_by(found, steps), steps)
+    return list(first.values()) or [None]
+
+
+def _made_by(found: Recording, steps: Steps) -> Any:
+    """Equal for optimizers that one line of a loop made: what they are, and the names and shapes of what they train."""
+    roots = [root for group in steps.groups for one in group for root in one.roots if root is not None]
+    called = {id(entry.module) for entry in closure(roots) if entry.module is not None}
+    names = sorted(found.owners[key][1] for key in called if key in found.owners)
+    shapes = tuple(tuple(p.shape) for p in steps.parameters)
+    return (type(steps.optimizer), tuple(names), shapes) if names else id(steps)
 
 
 def _never_stepped(found: Recording) -> list[Steps]:

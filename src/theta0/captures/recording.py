@@ -5,9 +5,10 @@ import math
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -139,6 +140,7 @@ class Recording:  # grows while the script runs
         unseen: how many backward passes had no module's call behind them.
         optimizers: by identity.
         alive: the optimizers and schedulers that there were at the latest first step of one, stepped or not.
+        earlier: the optimizers that there were before.
         restores: put each module called, and each parameter trained, back to before the first step.
         owners: modules found in the script's variables, with the variable's name.
         stopped: how often it was asked to stop.
@@ -166,6 +168,7 @@ class Recording:  # grows while the script runs
     unseen: int = 0
     optimizers: dict[int, Steps] = field(default_factory=dict)
     alive: list[Any] = field(default_factory=list)
+    earlier: "weakref.WeakSet[torch.optim.Optimizer]" = field(default_factory=weakref.WeakSet)
     restores: dict[int, Callable[[], None]] = field(default_factory=dict)
     owners: dict[int, tuple[nn.Module, str]] = field(default_factory=dict)
     stopped: int = 0
@@ -187,12 +190,14 @@ class Recording:  # grows while the script runs
 
     @property
     def enough(self) -> bool:
-        """Whether every kind of pass was seen often enough, and a step."""
+        """Whether every kind of pass was seen often enough, and a step of every optimizer; or enough is enough."""
         counts: dict[Any, int] = {}
         for one in self.passes:
             counts[one.signature] = counts.get(one.signature, 0) + 1
         stepped = any(steps.groups for steps in self.optimizers.values())
-        complete = stepped and bool(counts) and min(counts.values()) >= self.wanted
+        made = (one for one in self.alive if isinstance(one, torch.optim.Optimizer) and one not in self.earlier)
+        idle = any(id(one) not in self.optimizers for one in made)
+        complete = stepped and not idle and bool(counts) and min(counts.values()) >= self.wanted
         return complete or len(self.passes) + self.unseen >= _PATIENCE * self.wanted
 
     def check(self) -> None:
@@ -224,6 +229,7 @@ def recorded(wanted: int, budget: float | None = None, skip: int = 0) -> Iterato
         The recording.
     """
     found = Recording(wanted, time.monotonic() + (budget if budget is not None else 1e9), skip=skip)
+    found.earlier = weakref.WeakSet(_alive((torch.optim.Optimizer,)))
     handler = Handler(
         before=lambda step: _before(found, step),
         replace=lambda step: _backward(found, step) if step.function in _BACKWARD else PROCEED,
@@ -591,6 +597,23 @@ def _consume(found: Recording, steps: Steps, *, closure: bool = False) -> None:
     share, norm = (None, None) if closure else _share(group, steps.parameters)
     steps.shares.append(share)
     steps.norms.append(norm)
+    if len(steps.groups) > 1:
+        _release(found, group)
+
+
+def _release(found: Recording, group: Sequence[Pass]) -> None:
+    """Drop the weights kept for passes that nothing will be compared with: each optimizer's first are."""
+    waiting = {id(p) for one in found.alive if isinstance(one, torch.optim.Optimizer) for p in _waiting(found, one)}
+    roots = [root for one in group if one.received.isdisjoint(waiting) for root in one.roots if root is not None]
+    for entry in closure(roots):
+        if entry.surroundings.weights:
+            entry.surroundings = replace(entry.surroundings, weights=())
+
+
+def _waiting(found: Recording, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The parameters of an optimizer that has not stepped with a gradient yet."""
+    steps = found.optimizers.get(id(optimizer))
+    return [] if steps is not None and steps.groups else [p for g in optimizer.param_groups for p in g["params"]]
 
 
 def _share(group: Sequence[Pass], parameters: Sequence[Tensor]) -> tuple[float | None, float | None]:
