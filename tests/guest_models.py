@@ -123,6 +123,25 @@ class Magnitude(nn.Module):
         return self.head(torch.relu(F.linear(x, scaled, self.base.bias)))
 
 
+class Graph(nn.Module):
+    """Two graph convolutions with a sparse matrix of neighbours."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x, neighbours):
+        return self.b(neighbours @ torch.relu(self.a(neighbours @ x)))
+
+
+def graphs(csr, count=4, size=24):
+    """Whole graphs as batches: points on a ring, each beside its neighbours."""
+    x = torch.randn(count, size, 8, generator=torch.Generator().manual_seed(0))
+    ring = (torch.eye(size) + torch.eye(size).roll(1, 0) + torch.eye(size).roll(-1, 0)) / 3
+    neighbours = ring.to_sparse_csr() if csr else ring.to_sparse()
+    return [((part, neighbours), part.roll(1, 0)[:, :3].argmax(1)) for part in x]
+
+
 def plain(dtype=torch.float32):
     parts = nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3)
     return nn.Sequential(*parts).to(dtype)
@@ -150,6 +169,8 @@ MODELS = {
     "compiled parts": (CompiledParts, points),
     "quantised base": (Quantised, points),
     "learned lengths": (Magnitude, points),
+    "sparse graph": (Graph, lambda: graphs(False)),
+    "compressed sparse graph": (Graph, lambda: graphs(True)),
     "bfloat16": (lambda: plain(torch.bfloat16), points),
     "float16": (lambda: plain(torch.float16), points),
 }

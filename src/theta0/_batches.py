@@ -282,8 +282,11 @@ def _split_mapping(item: Mapping[Any, Any], number: int, model: nn.Module) -> tu
 
 def _require_finite(part: Any, where: str) -> None:
     for leaf in tree_flatten(part)[0]:
-        if isinstance(leaf, Tensor) and leaf.is_floating_point() and not torch.isfinite(leaf).all():
-            bad = int((~torch.isfinite(leaf)).sum())
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+            continue
+        values = leaf if leaf.layout is torch.strided else leaf.to_sparse_coo().coalesce().values()  # type: ignore[no-untyped-call]
+        if not torch.isfinite(values).all():
+            bad = int((~torch.isfinite(values)).sum())
             raise ValueError(
                 f"{where}: expected finite numbers, got {bad} NaN or infinite of {leaf.numel()}; "
                 "clean the data before training on them"
@@ -296,6 +299,9 @@ def sliced(batch: Batch, samples: slice | Tensor) -> Batch:
     def cut(leaf: Any) -> Any:
         if not (isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch.size):
             return leaf
+        if leaf.layout is not torch.strided:  # a graph: rows cannot be taken by a slice
+            numbers = torch.arange(batch.size)[samples] if isinstance(samples, slice) else samples
+            return leaf.to_sparse_coo().index_select(0, numbers.to(leaf.device))  # type: ignore[no-untyped-call]
         return leaf[samples if isinstance(samples, slice) else samples.to(leaf.device)]
 
     return replace(
@@ -304,6 +310,17 @@ def sliced(batch: Batch, samples: slice | Tensor) -> Batch:
         targets=tree_map(cut, batch.targets),
         size=len(range(batch.size)[samples] if isinstance(samples, slice) else samples),
     )
+
+
+def require_separable(batches: Sequence[Batch]) -> None:
+    """Refuse batches whose samples cannot be taken apart or reordered: a sparse matrix relates them."""
+    for batch in batches:
+        for leaf in tree_flatten(batch.inputs)[0]:
+            if isinstance(leaf, Tensor) and leaf.layout is not torch.strided and batch.size in leaf.shape:
+                raise ValueError(
+                    f"batch {batch.number}: expected samples that can be divided into sub-batches, got a sparse matrix "
+                    f"of shape {tuple(leaf.shape)} that relates them; use unit_variance_ or metainit_"
+                )
 
 
 def in_single_precision(model: nn.Module, batches: Sequence[Batch]) -> tuple[nn.Module, list[Batch]]:

@@ -15,6 +15,7 @@ import theta0
 from theta0._batches import load_batches
 from theta0._losses import loss_of
 from theta0.cli import app, scripts
+from theta0.cli.scripts import is_script
 
 SCRIPTS = Path(__file__).parent / "scripts"
 # Arguments; then for each optimizer: name, rate, loss, gradients compared, factor taken out.
@@ -413,3 +414,45 @@ def test_an_optimizer_that_steps_later_is_waited_for_and_those_of_a_loop_are_one
     found = theta0.capture(script(tmp_path, "", FOLDS), batches=2)
     assert [type(step.optimizer).__name__ for step in found.steps] == ["SGD", "Adam"]
     assert [step.gradient_kept for step in found.steps] == [pytest.approx(1.0), 0.0]
+
+
+OWN_NAMES = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+def batches(x, size):
+    return x.split(size)
+def model(width):
+    return nn.Linear(4, width)
+net = model(2)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(10):
+    for part in batches(torch.randn(64, 4), 16):
+        optimizer.zero_grad()
+        net(part).square().mean().backward()
+        optimizer.step()
+"""
+TARGET = "from torch import nn\ndef model():\n    return nn.Linear(4, 2)\n"
+KINDS = {
+    "functions with arguments": (OWN_NAMES, True),
+    "batches that take nothing": (OWN_NAMES.replace("(x, size)", "()").replace("def model", "def make"), True),
+    "a list of batches": ("batches = [1]\nloss.backward()", True),
+    "both": (TARGET + "def batches(size=3):\n    return []\n", False),
+    "both, and a training function": (
+        TARGET + "def batches():\n    return []\ndef train(loss):\n    loss.backward()\n",
+        False,
+    ),
+    "a model alone": (TARGET, False),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_file_is_a_target_where_it_defines_what_one_has(name, tmp_path):
+    text, trains = KINDS[name]
+    assert is_script(str(script(tmp_path, "", text))) is trains
+
+
+def test_functions_of_a_script_may_have_a_targets_names(tmp_path, verb):
+    found = verb("diagnose", script(tmp_path, "", OWN_NAMES), "--no-probe", "--fail-on", "never")
+    assert found.exit_code == 0
+    assert "SGD at 0.1" in found.output

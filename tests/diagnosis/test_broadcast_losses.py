@@ -3,6 +3,7 @@
 import pytest
 import torch
 from held_out_ill import Net, mlp
+from torch import nn
 from torch.nn import functional as F
 
 import theta0
@@ -140,3 +141,40 @@ def test_a_script(ill, tmp_path):
     model, batches = captured.pop("model"), captured.pop("batches")
     found = stretched(model, batches, **captured)
     assert [f.source_line for f in found] == (["script.py:12: error = outputs - y[part]"] if ill else [])
+
+
+class Factors(nn.Module):
+    """A score of two parts, and a constant; the parts are put together by `join`."""
+
+    def __init__(self, join):
+        super().__init__()
+        self.join, self.a, self.b, self.one = join, nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.join(self.one(x), (self.a(x) * self.b(x)).sum(-1), self.a(x))
+
+
+INSIDE = {
+    "a sum without its axis": (lambda one, dot, _: one + dot, COLUMN, True),
+    "a product": (lambda one, dot, _: dot * one, COLUMN, True),
+    "a difference, flat targets": (lambda one, dot, _: one - dot, FLAT, True),
+    "with its axis": (lambda one, dot, _: one + dot[:, None], COLUMN, False),
+    "all pairs, compared with pairs": (lambda one, dot, _: one + dot, COLUMN @ COLUMN.T, False),
+    "distances": (lambda one, dot, h: torch.cdist(h, h).mean(1, keepdim=True) + one, COLUMN, False),
+    "distances by their squares": (
+        lambda one, dot, h: (h.square().sum(1)[:, None] + h.square().sum(1) - 2 * h @ h.T).mean(1, keepdim=True) + one,
+        COLUMN,
+        False,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("loss", [squares, F.mse_loss], ids=["written", "torch's"])
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_the_model_itself_stretches_counts_where_it_is_compared_with_one_target_a_sample(name, loss):
+    join, targets, ill = INSIDE[name]
+    found = stretched(Factors(join), [(X, targets)], loss)
+    assert len(found) == ill
+    if ill:
+        assert "lambda one, dot" in found[0].source_line

@@ -43,9 +43,10 @@ class Outcome:
 
 
 def is_script(name: str) -> bool:
-    """Whether a file is a training script: a Python file that defines neither `model()` nor `batches`.
+    """Whether a file is a training script: a Python file that does not define `model()` and `batches`.
 
-    It is read, not run, and torch is not imported for it.
+    A file that defines one of them, and does not train itself, is a target in which the other is missing. Functions
+    that need arguments are a script's own. The file is read, not run, and torch is not imported for it.
 
     Returns:
         False for a target file, and for what is no Python file.
@@ -57,11 +58,23 @@ def is_script(name: str) -> bool:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
         return False
-    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not _needs_arguments(node)}
     assigned = {
         t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)
     }
-    return not functions & {"model", "batches"} and "batches" not in assigned
+    defined = (functions & {"model", "batches"}) | (assigned & {"batches"})
+    return not defined or (len(defined) < 2 and _trains(tree))
+
+
+def _needs_arguments(function: ast.FunctionDef) -> bool:
+    given = function.args
+    positional = len(given.posonlyargs) + len(given.args)
+    return positional > len(given.defaults) or any(default is None for default in given.kw_defaults)
+
+
+def _trains(tree: ast.Module) -> bool:
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(isinstance(called, ast.Attribute) and called.attr in ("backward", "fit") for called in calls)
 
 
 def on_each(

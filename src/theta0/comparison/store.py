@@ -78,9 +78,12 @@ def loss_name(loss: Loss) -> str:
 def _pieces(part: Any) -> list[bytes]:
     if isinstance(part, nn.Module):
         return [piece for name, tensor in part.state_dict().items() for piece in (name.encode(), *_pieces(tensor))]
+    if isinstance(part, Tensor) and part.layout is not torch.strided:
+        entries = part.detach().to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+        return [b"sparse", str(tuple(part.shape)).encode(), *_pieces([entries.indices(), entries.values()])]
     if isinstance(part, Tensor):
         flat = part.detach().cpu().contiguous().reshape(-1)
-        data = flat.view(torch.uint8) if flat.numel() and not flat.is_sparse else flat
+        data = flat.view(torch.uint8) if flat.numel() else flat
         return [str((part.dtype, tuple(part.shape))).encode(), data.numpy().tobytes()]
     if isinstance(part, Batch):
         return _pieces(tree_flatten((part.inputs, part.targets))[0])

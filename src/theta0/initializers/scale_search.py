@@ -10,7 +10,16 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from theta0._batches import Batch, checked_forward, held_out, in_single_precision, initialised, load_batches, sliced
+from theta0._batches import (
+    Batch,
+    checked_forward,
+    held_out,
+    in_single_precision,
+    initialised,
+    load_batches,
+    require_separable,
+    sliced,
+)
 from theta0._errors import UserCodeError
 from theta0._losses import Loss, checked
 from theta0._randomness import Randomness, streams
@@ -155,6 +164,7 @@ def search_scales(
     checked(loss)
     inner = initialised(model)
     searched, found = in_single_precision(inner, load_batches(batches, inner, max_batches=max_batches))
+    require_separable(found)
     train, verify = held_out(found) if settings.verified else (found, found[:_JUDGED])
     stream = streams(generator)
     seed = int(torch.randint(2**31, (), generator=stream(f"{objective.method} search")))

@@ -82,12 +82,14 @@ class Broadcast:
         target: the targets'.
         terms: how many terms result.
         line: the user's source line; "" where none is known.
+        of_model: whether both are the model's own, which it puts together before the loss.
     """
 
     output: tuple[int, ...]
     target: tuple[int, ...]
     terms: int
     line: str = ""
+    of_model: bool = False
 
 
 @dataclass(frozen=True)

@@ -152,9 +152,8 @@ def _rows(leaves: Sequence[Sequence[object]], batches: Sequence[Batch]) -> list[
     """Each leaf of all batches together, where it has a row for each sample in all of them; the first samples."""
     found = []
     for parts in zip(*leaves, strict=False):
-        rows = [
-            p for p, b in zip(parts, batches, strict=True) if isinstance(p, Tensor) and p.dim() and len(p) == b.size
-        ]
+        dense = [p if isinstance(p, Tensor) and p.layout is torch.strided else None for p in parts]
+        rows = [p for p, b in zip(dense, batches, strict=True) if p is not None and p.dim() and len(p) == b.size]
         if len(rows) == len(batches) and len({p.shape[1:] for p in rows}) == 1 and rows[0].numel():
             joined = torch.cat([p.detach() for p in rows])[:MOST]
             finite = not joined.is_floating_point() or bool(torch.isfinite(joined).all())

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from theta0._batches import Batch, checked_forward, sliced
 from theta0._models import StepInputs, main_output, without_labels
-from theta0._state import preserve_state
+from theta0._state import preserve_randomness, preserve_state, seed_draws
 from theta0._trace.interpreter import Handler, Step, tensors_in, trace
 from theta0._trace.operations import Operation, operation_of
 
@@ -31,7 +31,7 @@ class Mixing:
         operation: the first operation whose result depends on a changed sample at more places than its arguments; None
             where none does, as where samples only change places.
         kind: "statistics" where that operation takes a mean or a variance, "graph" where it applies a constant matrix
-            or index, else "".
+            or index, "place" where outputs depend on a sample's place in the batch and not on other samples, else "".
         hidden: whether the outputs depend on no input, or are not seen, so that only the operation shows it.
     """
 
@@ -99,7 +99,7 @@ def _asked(model: nn.Module, batch: Batch, count: int) -> Mixing | Literal["pair
     if not hidden and not float(rows[1::2].max()) > _SHARE * size:
         return None
     if not hidden and not float(rows[::2].max()) > _SHARE * size:
-        return Mixing(0.0, None, "")
+        return _by_place(model, other, changed, size) or Mixing(0.0, None, "")
     if hidden and not _runs_over_positions(model, few):
         return None
     first, second = _Pass(), _Pass()
@@ -109,6 +109,42 @@ def _asked(model: nn.Module, batch: Batch, count: int) -> Mixing | Literal["pair
         fused = second.operation is not None and second.operation.name in SEQUENTIAL
         return Mixing(second.share, second.operation, second.kind, hidden=True) if fused else None
     return Mixing(float(rows[::2].mean() / rows[1::2].mean()), second.operation, second.kind)
+
+
+def _by_place(model: nn.Module, twins: Batch, outputs: Tensor, size: float) -> Mixing | None:
+    """Whether samples with the same inputs, one after the other, have other outputs, though nothing is drawn."""
+    pairs = outputs.double().reshape(-1, 2, *outputs.shape[1:])
+    apart = float((pairs[:, 0] - pairs[:, 1]).square().mean().sqrt())
+    if not apart > _SHARE * size:
+        return None
+    with preserve_randomness():
+        seed_draws(1)
+        again = _outputs(model, twins)
+    if again is None or not torch.equal(again, outputs):
+        return None
+    found: list[Operation] = []
+    _outputs(model, twins, _parting(len(outputs), found))
+    spread = float((pairs[:, 0] - pairs[:, 0].mean(0)).square().mean().sqrt())
+    return Mixing(apart / max(spread, apart), found[0] if found else None, "place")
+
+
+def _parting(count: int, found: list[Operation]) -> Handler:
+    """Finds operations that make other rows of the same rows; its note is whether a tensor's rows are the same."""
+
+    def alike(tensor: Tensor) -> bool | None:
+        axes = [axis for axis in range(min(2, tensor.dim())) if tensor.shape[axis] == count]
+        if not axes or not tensor.is_floating_point() or tensor.layout is not torch.strided:
+            return None
+        ordered = tensor.detach().movedim(axes[0], 0)
+        return _differing(ordered[::2], ordered[1::2]) == 0.0
+
+    def after(step: Step, result: Any) -> bool | None:
+        same = [alike(t) for t in _floating(step, result)]
+        if False in same and not found and True in [alike(t) for t in step.tensors]:
+            found.append(operation_of(step))
+        return None
+
+    return Handler(after=after)
 
 
 def _sequential(model: nn.Module, batch: Batch) -> Mixing | None:
@@ -180,8 +216,8 @@ def _half_changed(batch: Batch, count: int) -> Batch | None:
 
     def changed(leaf: Any) -> Any:
         nonlocal differs
-        if not (isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == count):
-            return leaf
+        if not (isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == count) or leaf.layout is not torch.strided:
+            return leaf  # a sparse matrix says which samples belong together
         new = leaf[::2].repeat_interleave(2, 0)[:count]
         differs = differs or not torch.equal(new, leaf)
         return new

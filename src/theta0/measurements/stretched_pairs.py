@@ -32,9 +32,11 @@ class FromOutputs:
 
     Attributes:
         pairs: what was stretched against each other on the way to it.
+        inside: what the model itself stretched, which counts where the result is compared with fewer targets.
     """
 
     pairs: tuple[Broadcast, ...] = ()
+    inside: tuple[Broadcast, ...] = ()
 
 
 def pairs_handler() -> Handler:
@@ -43,7 +45,8 @@ def pairs_handler() -> Handler:
     A pair counts where an elementwise function outside of the model, or a loss, gets two tensors of as many entries and
     different numbers of axes, as (N, 1) and (N,), that make more entries than either has: one from the outputs, not
     both with a gradient, neither a parameter. Differences between all outputs of a batch, as contrastive losses take,
-    have gradients on both sides; pairs that are meant have axes of length one on both sides.
+    have gradients on both sides; pairs that are meant have axes of length one on both sides. What the model itself
+    makes of (N, 1) and (N,), of two tensors that are no views of one, counts where N targets are compared with it.
     """
 
     def after(step: Step, result: Any) -> FromOutputs | None:
@@ -53,11 +56,16 @@ def pairs_handler() -> Handler:
         if not known and not inside:
             return None
         pairs = [pair for note in known for pair in note.pairs]
-        if known and _pairs_entries(step, inside):
+        own = [pair for note in known for pair in note.inside]
+        if inside and _elementwise(step):
+            own += [pair for pair in (_made(step, a, b) for a, b in combinations(step.tensors, 2)) if pair]
+        elif known and _pairs_entries(step, inside):
             pairs += [
                 pair for pair in (_stretched(step, a, b, handler) for a, b in combinations(step.tensors, 2)) if pair
             ]
-        return FromOutputs(tuple(dict.fromkeys(pairs))) if tensors_in((result,), {}) or result is None else None
+            pairs += [pair for pair in own if any(_fewer(step, t, pair, handler) for t in step.tensors)]
+        noted = FromOutputs(tuple(dict.fromkeys(pairs)), tuple(dict.fromkeys(own)))
+        return noted if tensors_in((result,), {}) or result is None else None
 
     handler = Handler(after=after)
     return handler
@@ -67,7 +75,31 @@ def _pairs_entries(step: Step, inside: bool) -> bool:
     role, kind = (step.spec.role, step.spec.kind) if step.spec is not None else ("", "")
     if (role == "loss" and kind == "difference") or step.function in _LOSSES:
         return True
-    return not inside and (role in _PAIRING or (step.spec is None and step.name.strip("_") in _OTHERS))
+    return not inside and _elementwise(step)
+
+
+def _elementwise(step: Step) -> bool:
+    role = step.spec.role if step.spec is not None else ""
+    return role in _PAIRING or (step.spec is None and step.name.strip("_") in _OTHERS)
+
+
+def _made(step: Step, a: Tensor, b: Tensor) -> Broadcast | None:
+    """What a model makes of a column and of a row of as many entries, both with a gradient."""
+    column, row = (a, b) if a.dim() > b.dim() else (b, a)
+    if row.dim() != 1 or tuple(column.shape) != (len(row), 1) or len(row) < 2:
+        return None
+    if not (a.requires_grad and b.requires_grad) or isinstance(a, nn.Parameter) or isinstance(b, nn.Parameter):
+        return None
+    if column.untyped_storage().data_ptr() == row.untyped_storage().data_ptr():
+        return None  # all pairs of the same numbers, as distances are computed
+    return Broadcast(tuple(column.shape), tuple(row.shape), len(row) ** 2, operation_of(step).line, of_model=True)
+
+
+def _fewer(step: Step, tensor: Tensor, pair: Broadcast, handler: Handler) -> bool:
+    """Whether a tensor that the model did not make has an entry a sample, and is compared with one for each pair."""
+    pairs = any(step.note(t, handler) is not None and t.numel() == pair.terms for t in step.tensors)
+    data = step.note(tensor, handler) is None and not tensor.requires_grad
+    return pairs and data and tensor.numel() ** 2 == pair.terms
 
 
 def _stretched(step: Step, a: Tensor, b: Tensor, handler: Handler) -> Broadcast | None:

@@ -19,17 +19,23 @@ def judge(evidence: Evidence) -> Finding | None:
         layer="",
         value=found.terms / fewest,
         threshold=1.0,
-        message=(
-            f"The loss compares outputs of shape {found.output} with targets of shape {found.target}: broadcasting "
-            f"makes {found.terms:,} terms of {fewest:,}, each output compared with every target, so that only a "
-            "constant is best. Give both the same shape, for example by outputs.squeeze(-1) or targets.unsqueeze(-1)."
-        ),
-        remedy="targets = targets.reshape(outputs.shape)",
+        message=(_OF_MODEL if found.of_model else _IN_LOSS).format(**vars(found), fewest=fewest),
+        remedy="" if found.of_model else "targets = targets.reshape(outputs.shape)",
         source="torch's broadcasting semantics",
         source_line=found.line,
     )
 
 
+_IN_LOSS = (
+    "The loss compares outputs of shape {output} with targets of shape {target}: broadcasting makes {terms:,} terms of "
+    "{fewest:,}, each output compared with every target, so that only a constant is best. Give both the same shape, "
+    "for example by outputs.squeeze(-1) or targets.unsqueeze(-1)."
+)
+_OF_MODEL = (
+    "The model puts shapes {output} and {target} together: broadcasting makes {terms:,} outputs of {fewest:,} samples, "
+    "each with each other, and the loss compares these with {fewest:,} targets. "
+    "Give both the same shape, for example by .sum(-1, keepdim=True) or .squeeze(-1)."
+)
 RULE = Rule(
     code="broadcast-loss",
     judge=judge,
@@ -39,7 +45,7 @@ RULE = Rule(
         meaning="The loss compares every sample's output with every sample's target. The best result that training "
         "can reach is one constant for all samples: the mean of the targets.",
         why="A last layer with one unit returns shape (N, 1), and the targets have shape (N,). Broadcasting "
-        "makes (N, N) of the two.",
+        "makes (N, N) of the two. The same happens inside a model that adds a column (N, 1) and a sum of shape (N,).",
         numbers=(
             (
                 "terms that the loss compares over those that there are, where outputs and targets have different "

@@ -62,11 +62,17 @@ def _off(ratio: float) -> float:
     return max(ratio, 1 / ratio) if ratio > 0 else float("inf")
 
 
+def place(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> tuple[Place, str]:
+    """Before the scale of the data, where the first normalization of all would take that out."""
+    first = finding.severity == "error" and evidence.inspection.norms[0].layer == finding.layer
+    return (Place.LOSS if first else Place.NORMALIZATION), ""
+
+
 RULE = Rule(
     code="frozen-batch-norm",
     judge=judge,
-    place=Place.NORMALIZATION,
-    brings=SCALE | SILENCE,
+    place=place,
+    brings=SCALE | SILENCE | {"input-scale"},
     fault="batch normalisation",
     doc=RuleDoc(
         meaning="Batch normalization does not normalize: signals shrink or grow from layer to layer as if it were "

@@ -139,7 +139,8 @@ def _leaves(evidence: Evidence, number: int = 0) -> list[Tensor]:
     """The inputs of a batch that have a row for each sample; none where there is a single sample."""
     batch = evidence.batches[number]
     leaves = tree_leaves(without_labels(batch.inputs))
-    return [x.detach() for x in leaves if isinstance(x, Tensor) and x.dim() and len(x) == batch.size > 1 and x.numel()]
+    dense = [x.detach() for x in leaves if isinstance(x, Tensor) and x.layout is torch.strided and x.numel()]
+    return [x for x in dense if x.dim() and len(x) == batch.size > 1]
 
 
 def _batches_differ(evidence: Evidence) -> bool:

@@ -121,7 +121,7 @@ def _blind(evidence: Evidence) -> Finding | None:
 def _samples(evidence: Evidence) -> Finding | None:
     """Outputs that change though their own inputs do not, in evaluation mode."""
     found = evidence.mixing if evidence.finite else None
-    if found is None or found.share < SHARE or found.kind:
+    if found is None or found.share < SHARE or found.kind not in ("", "place"):
         return None
     operation = found.operation
     name = "" if operation is None else operation.name
@@ -132,7 +132,7 @@ def _samples(evidence: Evidence) -> Finding | None:
         layer="" if operation is None else operation.path,
         value=found.share,
         threshold=SHARE,
-        message=f"{_influence(found)}{where} {_advice(name)}",
+        message=f"{_influence(found)}{where} {_PLACE if found.kind == 'place' else _advice(name)}",
         remedy="",
         source="two forward passes on eight samples, half of which are exchanged; threshold: judgement",
         layers=() if operation is None else (operation.path,),
@@ -140,7 +140,18 @@ def _samples(evidence: Evidence) -> Finding | None:
     )
 
 
+_PLACE = (
+    "What it adds or multiplies lies along the batch instead of along positions or features, so the network does not "
+    "get what was meant, as with position encodings of shape (length, 1, width) where the batch is the first axis."
+)
+
+
 def _influence(found: Mixing) -> str:
+    if found.kind == "place":
+        return (
+            "In evaluation mode, samples with the same inputs have different outputs, by "
+            f"{found.share:.1%} of what different inputs change: they depend on the sample's place in the batch."
+        )
     if found.hidden:
         return (
             "Inside the network samples influence each other, in evaluation mode: with the inputs of half of them "
