@@ -435,3 +435,28 @@ def test_labels_that_were_divided_twice(values, said):
     y = torch.where(x[:, :1] > 0, values[1], values[0])
     found = diagnose(nn.Linear(8, 1), [(x, y)], F.binary_cross_entropy_with_logits, probe_steps=0)
     assert any(f.code == "loss-mismatch" and "two values" in f.message for f in found.findings) == said
+
+
+def replayed(states, *, shift=0.0):
+    """Steps of a value network whose batches hold states with rewards that differ."""
+    rewards = torch.randn(len(states), states.shape[1], generator=torch.Generator().manual_seed(1))
+    data = list(zip(states, rewards + shift, strict=True))
+    return data, lambda model, batch: (model(batch[0])[:, 0] - batch[1]).square().mean()
+
+
+STATES = torch.randn(4, 16, 3, generator=torch.Generator().manual_seed(0))
+REPEATED = {
+    "one state a batch": (STATES[:, :1].expand(4, 16, 3), ["input-scale"]),
+    "states that differ": (STATES, []),
+    "one state of all": (STATES[:1, :1].expand(4, 16, 3), []),  # a bandit without a context
+    "two states a batch": (STATES[:, :2].repeat(1, 8, 1), []),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_step_whose_batches_repeat_one_state_beside_rewards_that_differ(name):
+    states, expected = REPEATED[name]
+    data, step = replayed(states)
+    torch.manual_seed(0)
+    found = diagnose(nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1)), data, step=step).findings
+    assert [f.code for f in found if f.code == "input-scale"] == expected

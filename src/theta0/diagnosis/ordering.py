@@ -46,14 +46,18 @@ def ordered(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Ev
     """
     positions = {link.layer: number for number, link in enumerate(evidence.links)}
 
+    def placed(finding: Finding) -> tuple[Place, str]:
+        place = rules[finding.code].place
+        if isinstance(place, Place):
+            return place, finding.layer
+        return place(finding, _others(finding, findings), evidence)
+
     def key(finding: Finding) -> tuple[int, int, int]:
-        place, layer = rules[finding.code].place, finding.layer
-        if not isinstance(place, Place):
-            place, layer = place(finding, _others(finding, findings), evidence)
+        place, layer = placed(finding)
         position = positions.get(layer, len(positions)) if place is Place.FORWARD else 0
         return _SEVERITIES[finding.severity], place, position
 
-    weighed = _confirmed(_raised(findings, rules), rules, key)
+    weighed = _confirmed(_raised(findings, rules, placed), rules, key)
     return _explained(sorted(weighed, key=key), rules)
 
 
@@ -61,13 +65,14 @@ def _others(finding: Finding, findings: Sequence[Finding]) -> list[Finding]:
     return [other for other in findings if other is not finding]
 
 
-def _raised(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
+def _raised(
+    findings: Sequence[Finding], rules: Mapping[str, Rule], placed: Callable[[Finding], tuple[Place, str]]
+) -> list[Finding]:
     """What is wrong before the first layer, or with the loss, weighs as much as what follows from it."""
     errors = {f.code for f in findings if f.severity == "error"}
 
     def raised(finding: Finding) -> bool:
-        place = rules[finding.code].place
-        early = isinstance(place, Place) and place < Place.FORWARD
+        early = placed(finding)[0] < Place.FORWARD
         return finding.severity == "warning" and early and bool(rules[finding.code].brings & errors)
 
     return [replace(f, severity="error") if raised(f) else f for f in findings]

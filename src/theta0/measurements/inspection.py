@@ -46,6 +46,7 @@ class FirstInput:  # `normalised` is learnt later in the pass
         silent: the share of samples whose every entry is zero.
         constant: whether it was made without the data, as a grid or a first hidden state.
         normalised: whether a normalization follows before any other weight.
+        repeated: how many rows there are along the first axis, where all are the same; else 0.
     """
 
     layer: str
@@ -57,6 +58,7 @@ class FirstInput:  # `normalised` is learnt later in the pass
     silent: float = 0.0
     constant: bool = False
     normalised: bool = False
+    repeated: int = 0
 
 
 @dataclass(frozen=True)
@@ -255,6 +257,7 @@ def _first_input(call: LinearCall) -> FirstInput:
         median=float(rms.median()),
         extreme=float(x.abs().max()),
         silent=silent,
+        repeated=len(x) if x.dim() > 1 and len(x) > 1 and bool((x == x[:1]).all()) else 0,
     )
 
 

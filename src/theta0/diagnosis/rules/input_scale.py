@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from theta0._models import without_labels
+from theta0._models import StepInputs, without_labels
 from theta0.diagnosis.consequences import SCALE, SILENCE
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import MEASURED, Finding, Severity
@@ -19,6 +19,7 @@ SMALL = 0.01  # the largest magnitude
 ALIKE = 1e-3  # standard deviation between samples over root mean square
 FAR = 0.05  # the same, where no short run trains
 SILENT = 0.5  # of the samples
+REPEATED = 4  # samples of a step, at least
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -48,6 +49,9 @@ def _large(evidence: Evidence) -> Finding | None:
 
 def _constant(evidence: Evidence) -> Finding | None:
     """The inputs of all samples are the same, or next to it beside what they share."""
+    repeated = _repeated(evidence) if isinstance(evidence.batches[0].inputs, StepInputs) else None
+    if repeated is not None:
+        return repeated
     spreads = [_spread(leaf) for leaf in _leaves(evidence)]
     if not spreads or max(spreads) >= FAR or (max(spreads) >= ALIKE and not evidence.nothing_trains):
         return None
@@ -73,6 +77,24 @@ def _constant(evidence: Evidence) -> Finding | None:
         "Standardise the inputs to mean 0 and standard deviation 1."
     )
     return _finding("warning", [layer], (spread, ALIKE), what)
+
+
+def _repeated(evidence: Evidence) -> Finding | None:
+    """Of a step: its first layer gets one sample many times, another one in each batch, beside data that differ."""
+    met = [found for found in evidence.inspection.inputs if not found.constant]
+    rows = min((found.repeated for found in met), default=0)
+    shares = [evidence.table.get(found.layer, {}).get("sample_share", 0.0) for found in met]
+    if rows < REPEATED or max(shares) < ALIKE:
+        return None
+    leaves = [x for x in tree_leaves(evidence.batches[0].inputs) if isinstance(x, Tensor) and x.dim()]
+    if not any(len(x) == rows and bool((x != x[:1]).any()) for x in leaves if x.layout is torch.strided):
+        return None
+    what = (
+        f"Within a batch all {rows} samples have the same inputs, another one in each batch, though the rest of their "
+        "data differ: nothing can be told apart. An array that is written to after it was stored, as the state that an "
+        "environment returns, does this: store copies."
+    )
+    return _finding("error", [met[0].layer], (0.0, ALIKE), what, remedy="")
 
 
 def _lost(evidence: Evidence) -> Finding | None:
