@@ -99,10 +99,12 @@ class Known:
     Attributes:
         interval: where its entries lie.
         side: "output" or "target" where it is made from those; a loss compares the two.
+        difference: of a step of the user's own, what it is the difference of.
     """
 
     interval: Interval | None
     side: str
+    difference: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass
@@ -122,6 +124,7 @@ class Compared:  # grows during a pass; a plain accumulator
 
 _NOTHING = Known(None, "")
 _PAIRING = frozenset(("add", "subtract", "multiply", "divide", "compare", "choose"))
+_SIZES = frozenset(("square", "pow", "abs", "absolute"))  # of a difference: the terms of an error written by hand
 
 
 def comparison_handler(compared: Compared) -> Handler:
@@ -138,6 +141,11 @@ def comparison_handler(compared: Compared) -> Handler:
         return (step.note(value, handler) or _NOTHING) if isinstance(value, Tensor) else _NOTHING
 
     def before(step: Step) -> None:
+        if not compared.has_sides and step.name.strip("_") in _SIZES and step.tensors:
+            one_and_other = known(step, step.tensors[0]).difference or ()
+            sides = [(value, known(step, value)) for value in one_and_other]
+            if sides:
+                _compare(step, compared, "difference", *sides)
         if step.spec is None:
             return
         if step.spec.role == "loss":
@@ -159,14 +167,26 @@ def comparison_handler(compared: Compared) -> Handler:
             step.function, step.arguments, step.options, lambda value: known(step, value).interval
         ) or unit_after_division(step, results)
         sides = {note.side for _, note in step.notes(handler)} - {""}
-        if confined is None and not sides:
+        apart = _difference(step) if not compared.has_sides and step.notes(handler) else None
+        if confined is None and not sides and apart is None:
             return None
         if confined is not None and not confined.layer:
             confined = replace(confined, layer=_module(step))
-        return Known(confined, "output" if "output" in sides else "target" if sides else "")
+        return Known(confined, "output" if "output" in sides else "target" if sides else "", apart)
 
     handler = Handler(before=before, after=after)
     return handler
+
+
+def _difference(step: Step) -> tuple[Tensor, Tensor] | None:
+    """What a step subtracts outside of the model, of one shape and only one with a gradient."""
+    owners = step.interpreter.owners
+    inside = owners is not None and owners.inside_model
+    if inside or step.spec is None or step.spec.role != "subtract" or len(step.tensors) != 2:
+        return None
+    one, other = step.tensors
+    unlike = one.shape != other.shape or one.requires_grad == other.requires_grad
+    return None if unlike or not one.dim() else (one, other)
 
 
 def _module(step: Step) -> str:
@@ -177,6 +197,8 @@ def _module(step: Step) -> str:
 def _compare(step: Step, compared: Compared, kind: str, one: tuple[Any, Known], other: tuple[Any, Known]) -> None:
     """Note how low a loss of outputs and targets can get, and whether their shapes agree."""
     (outputs, known), (targets, _) = one, other
+    if kind == "difference" and not compared.has_sides:  # a step of the user's own: data have no gradient
+        one, other = ((value, _by_gradient(value, note)) for value, note in (one, other))
     if kind in ("difference", "pair"):
         if {one[1].side, other[1].side} != {"output", "target"}:
             return
@@ -189,6 +211,11 @@ def _compare(step: Step, compared: Compared, kind: str, one: tuple[Any, Known], 
     if known.interval is not None:
         loss = attainable_loss(kind, outputs, targets, known.interval)
         compared.losses.extend([] if loss is None else [loss])
+
+
+def _by_gradient(value: Any, known: Known) -> Known:
+    side = "output" if isinstance(value, Tensor) and value.requires_grad else "target"
+    return replace(known, side=side)
 
 
 def mark_sides(interpreter: Interpreter, handler: Handler, compared: Compared, outputs: Any, targets: Any) -> None:
