@@ -299,3 +299,15 @@ def test_a_term_that_is_stationary_at_this_start_is_no_cut(clamped):
     found = diagnose(model, [(torch.randn(64, 8), torch.randint(4, (64,)))], loss)
     assert ("gradient-cut" in {f.code for f in found.findings}) == clamped
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("basis", [lambda t: t, lambda t: t.relu()])
+def test_a_start_at_zero_that_a_step_gives_apart_is_not_lost(basis):
+    t, start = torch.linspace(-3, -0.1, 32)[:, None], torch.zeros(1, 1)
+    lost = basis(t).abs().sum() == 0
+
+    def step(model, batch):
+        return (model(basis(batch[0])) - batch[0]).square().mean() + model(batch[1]).square().sum()
+
+    found = diagnose(default(1, 32, 1), [(t, start)] * 4, step=step)
+    assert ("input-scale" in severe(found)) == bool(lost)

@@ -46,7 +46,8 @@ class FirstInput:  # `normalised` is learnt later in the pass
         silent: the share of samples whose every entry is zero.
         constant: whether it was made without the data, as a grid or a first hidden state.
         normalised: whether a normalization follows before any other weight.
-        repeated: how many rows there are along the first axis, where all are the same; else 0.
+        rows: how many there are along the first axis.
+        repeated: whether there are several and all are the same.
     """
 
     layer: str
@@ -58,7 +59,8 @@ class FirstInput:  # `normalised` is learnt later in the pass
     silent: float = 0.0
     constant: bool = False
     normalised: bool = False
-    repeated: int = 0
+    rows: int = 0
+    repeated: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,8 @@ def _first_input(call: LinearCall) -> FirstInput:
         median=float(rms.median()),
         extreme=float(x.abs().max()),
         silent=silent,
-        repeated=len(x) if x.dim() > 1 and len(x) > 1 and bool((x == x[:1]).all()) else 0,
+        rows=len(x),
+        repeated=x.dim() > 1 and len(x) > 1 and bool((x == x[:1]).all()),
     )
 
 

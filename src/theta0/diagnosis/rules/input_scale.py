@@ -12,6 +12,7 @@ from theta0.diagnosis.consequences import SCALE, SILENCE
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import MEASURED, Finding, Severity
 from theta0.diagnosis.rule import Place, Rule, RuleDoc, error_codes
+from theta0.measurements.inspection import FirstInput
 
 LARGE = 30.0  # root mean square of the data
 LARGE_OUTPUT = 10.0  # root mean square of what the first layer makes of them
@@ -82,7 +83,7 @@ def _constant(evidence: Evidence) -> Finding | None:
 def _repeated(evidence: Evidence) -> Finding | None:
     """Of a step: its first layer gets one sample many times, another one in each batch, beside data that differ."""
     met = [found for found in evidence.inspection.inputs if not found.constant]
-    rows = min((found.repeated for found in met), default=0)
+    rows = min((found.rows * found.repeated for found in met), default=0)
     shares = [evidence.table.get(found.layer, {}).get("sample_share", 0.0) for found in met]
     if rows < REPEATED or max(shares) < ALIKE:
         return None
@@ -99,8 +100,14 @@ def _repeated(evidence: Evidence) -> Finding | None:
 
 def _lost(evidence: Evidence) -> Finding | None:
     """What meets the first weight is zero for samples whose data are not."""
-    data = [float((leaf.reshape(len(leaf), -1) == 0).all(1).double().mean()) for leaf in _leaves(evidence)]
-    lost = [f for f in evidence.inspection.inputs if not f.constant and f.silent - max(data, default=1.0) >= SILENT]
+    step = isinstance(evidence.batches[0].inputs, StepInputs)  # which may give parts of its data to calls of their own
+    leaves = _leaves(evidence, whole=False) if step else _leaves(evidence)
+    zero = [(len(leaf), float((leaf.reshape(len(leaf), -1) == 0).all(1).double().mean())) for leaf in leaves]
+
+    def share(found: FirstInput) -> float:
+        return max((silent for rows, silent in zero if not step or rows == found.rows), default=0.0 if step else 1.0)
+
+    lost = [f for f in evidence.inspection.inputs if not f.constant and f.silent - share(f) >= SILENT]
     if not lost:
         return None
     first = lost[0]
@@ -157,12 +164,12 @@ def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> F
     return replace(finding, severity="error") if error_codes(others) & (SCALE | SILENCE) else finding
 
 
-def _leaves(evidence: Evidence, number: int = 0) -> list[Tensor]:
-    """The inputs of a batch that have a row for each sample; none where there is a single sample."""
+def _leaves(evidence: Evidence, number: int = 0, *, whole: bool = True) -> list[Tensor]:
+    """The inputs of a batch; where `whole`, those that have a row for each sample, of which there are several."""
     batch = evidence.batches[number]
     leaves = tree_leaves(without_labels(batch.inputs))
     dense = [x.detach() for x in leaves if isinstance(x, Tensor) and x.layout is torch.strided and x.numel()]
-    return [x for x in dense if x.dim() and len(x) == batch.size > 1]
+    return [x for x in dense if x.dim() and (not whole or len(x) == batch.size > 1)]
 
 
 def _batches_differ(evidence: Evidence) -> bool:
