@@ -17,6 +17,7 @@ from theta0._trace.operations import Operation
 from theta0.measurements.affine_chain import AffineChain, affine_handler
 from theta0.measurements.attainable_loss import AttainableLoss, Broadcast, Compared, comparison_handler
 from theta0.measurements.causality import Blind, blind_handler
+from theta0.measurements.class_axis import class_axis_handler
 from theta0.measurements.foreign_parameters import Foreign, foreign_handler
 from theta0.measurements.gradient_paths import FACTORIES
 from theta0.measurements.loss_contracts import Breach, Compare, Contracts, contracts_handler, negated, unbounded
@@ -200,6 +201,7 @@ def inspectors(model: nn.Module) -> Inspectors:
         pairing_handler(paired),
         padding_handler(found.padding),
         contracts,
+        class_axis_handler(found.contracts.breaches),
         pairs,
         blind_handler(found.blind),
         foreign_handler(model, found.foreign),

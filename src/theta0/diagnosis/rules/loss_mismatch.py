@@ -122,8 +122,16 @@ RULE = Rule(
         "end, or has its minimum where nothing useful is learned.",
         why="Masks of 0 and 255 or labels of -1 and 1 in a binary cross-entropy, raw scores in `nll_loss` or "
         "`kl_div`, labels of 0 and 1 in a hinge loss, standardized counts in a Poisson loss, a loss with "
-        "the wrong sign, or a squared error on class numbers.",
+        "the wrong sign, or a squared error on class numbers. A reshape where an axis should be moved takes "
+        "numbers of several places for the classes of one.",
         numbers=(
+            (
+                "logits of which the entries along the classes are not, at every place, the same pattern of different "
+                "units of the last layer, as of (N, C, L) reshaped to (N * L, C) with no axis moved (cross-entropy, "
+                "nll_loss)",
+                "any: error",
+                "the same functions, applied to the numbers of the units; exact",
+            ),
             (
                 "targets outside [0, 1], or of two values, 0 and one below 0.1 (binary cross-entropies), negative "
                 "or of sum other than 1 (cross-entropy, kl_div), other than -1 and 1 (hinge and margin losses), "
