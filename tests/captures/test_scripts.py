@@ -456,3 +456,37 @@ def test_functions_of_a_script_may_have_a_targets_names(tmp_path, verb):
     found = verb("diagnose", script(tmp_path, "", OWN_NAMES), "--no-probe", "--fail-on", "never")
     assert found.exit_code == 0
     assert "SGD at 0.1" in found.output
+
+
+STAGES = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+x = torch.randn(64, 4)
+body, head = nn.Linear(4, 8), nn.Linear(8, 3)
+optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], 1e-2)
+for _ in range(7):
+    optimizer.zero_grad()
+    head(body(x).relu()).square().mean().backward()
+    optimizer.step()
+del optimizer
+body.requires_grad_(False)
+for fold in range(2):
+    tuned = torch.optim.SGD(head.parameters() if fold else head.parameters(), 0.1)
+    head = nn.Linear(8, 2) if fold else head
+    for _ in range(9):
+        tuned.zero_grad()
+        head(body(x).relu())[:, :2].square().mean().backward()
+        tuned.step()
+"""
+
+
+def test_a_later_loop_is_chosen_by_its_number(tmp_path):
+    path = script(tmp_path, "", STAGES)
+    first, second, third = (theta0.capture(path, batches=3, loop=number).steps for number in (1, 2, 3))
+    assert [type(steps[0].optimizer).__name__ for steps in (first, second, third)] == ["Adam", "SGD", "SGD"]
+    assert [len(steps) for steps in (first, second, third)] == [1, 1, 1]
+    assert [steps[0].gradient_kept for steps in (first, second)] == [pytest.approx(1.0), pytest.approx(1.0)]
+    assert third[0].gradient_kept == 0.0  # the optimizer is older than its head
+    with pytest.raises(theta0.CaptureError):
+        theta0.capture(path, batches=3, loop=4)

@@ -154,6 +154,8 @@ class Recording:  # grows while the script runs
         insist: called where the script catches the request to stop again and again; does not return.
         handler: the interpreter's only one.
         skip: optimizer steps that are still to be passed over.
+        loop: which training loop is wanted, counted from the one that runs: 1 for this one.
+        together: the optimizers that there were at the first step of the loop that runs; None before one.
         exchanging: whether the latest module called averages its gradients over the ranks.
         stepping: whether an optimizer's step runs.
         places: the parameters that optimizers have trained, by where their values lie.
@@ -183,6 +185,8 @@ class Recording:  # grows while the script runs
     handler: Handler = field(default_factory=Handler)
     exchanging: bool = False
     skip: int = 0
+    loop: int = 1
+    together: "weakref.WeakSet[torch.optim.Optimizer] | None" = None
     stepping: bool = False
     places: dict[int, int] = field(default_factory=dict)
     written: dict[int, str] = field(default_factory=dict)
@@ -206,7 +210,7 @@ class Recording:  # grows while the script runs
         Raises:
             Stop: where it is.
         """
-        if self.skip > 0 and time.monotonic() <= self.deadline:
+        if (self.skip > 0 or self.loop > 1) and time.monotonic() <= self.deadline:
             return
         if self.stopped or self.enough or time.monotonic() > self.deadline:
             self.stopped += 1
@@ -217,18 +221,19 @@ class Recording:  # grows while the script runs
 
 
 @contextmanager
-def recorded(wanted: int, budget: float | None = None, skip: int = 0) -> Iterator[Recording]:
+def recorded(wanted: int, budget: float | None = None, skip: int = 0, loop: int = 1) -> Iterator[Recording]:
     """Within the block training is recorded; `Stop` leaves it when enough was seen.
 
     Args:
         wanted: how many backward passes of each kind.
         budget: seconds after which it stops; None for no limit.
         skip: optimizer steps that are passed over first.
+        loop: which training loop, from 1; another one begins with the first step of an optimizer made during the last.
 
     Yields:
         The recording.
     """
-    found = Recording(wanted, time.monotonic() + (budget if budget is not None else 1e9), skip=skip)
+    found = Recording(wanted, time.monotonic() + (budget if budget is not None else 1e9), skip=skip, loop=loop)
     found.earlier = weakref.WeakSet(_alive((torch.optim.Optimizer,)))
     handler = Handler(
         before=lambda step: _before(found, step),
@@ -518,6 +523,9 @@ def _before_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
     if found.interpreter is None:
         return
     found.check()
+    _count_loop(found, optimizer)
+    if found.loop > 1:
+        return
     steps = found.optimizers.get(id(optimizer))
     if steps is None:
         steps = found.optimizers[id(optimizer)] = Steps(optimizer, _state_of(optimizer))
@@ -537,6 +545,16 @@ def _before_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
     _consume(found, steps)
 
 
+def _count_loop(found: Recording, optimizer: torch.optim.Optimizer) -> None:
+    """A loop begins with the first step of an optimizer that was made after the first step of the one before."""
+    if found.loop == 1 or (found.together is not None and optimizer in found.together):
+        return
+    if found.together is not None:
+        found.loop -= 1
+        found.earlier.update(found.together)
+    found.together = weakref.WeakSet(_alive((torch.optim.Optimizer,)))
+
+
 def _sums(steps: Steps) -> Tensor:
     """A number for each parameter that changes when it does."""
     return torch.stack([p.detach().double().abs().sum().cpu() for p in steps.parameters if p.numel()])
@@ -553,6 +571,8 @@ def _putter(parameter: Tensor) -> Callable[[], None]:
 
 def _after_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
     steps, found.stepping = found.optimizers.get(id(optimizer)), False
+    if found.loop > 1:
+        _forget(found)
     if steps is None:
         return
     if found.skip > 0:

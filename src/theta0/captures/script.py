@@ -24,6 +24,7 @@ def capture(
     batches: int = BATCHES,
     budget: float | None = None,
     skip: int = 0,
+    loop: int = 1,
 ) -> Captured:
     """Run a training script as it is, in this process, until enough backward passes were seen, and put its model back.
 
@@ -38,6 +39,8 @@ def capture(
         batches: how many training batches are enough.
         budget: seconds after which it is stopped at the next training call; None for no limit.
         skip: optimizer steps that are passed over first, where a script trains something else before.
+        loop: which of the script's training loops, from 1. Another one begins with the first step of an optimizer that
+            was made while the loop before ran, as for fine-tuning after pretraining, or for each fold.
 
     Returns:
         For each optimizer the model before its first step, the batches, the loss or step, and the learning rate.
@@ -64,11 +67,13 @@ def capture(
     path = Path(script)
     if not path.is_file():
         raise CaptureError(f"{path}: expected a Python script, found no such file")
-    return run_script(path, argv, batches=batches, budget=budget, insist=None, keep_main=False, skip=skip)
+    return run_script(path, argv, batches=batches, budget=budget, insist=None, keep_main=False, skip=skip, loop=loop)
 
 
 @contextmanager
-def capture_steps(*, batches: int = BATCHES, budget: float | None = None, skip: int = 0) -> Iterator[Captured]:
+def capture_steps(
+    *, batches: int = BATCHES, budget: float | None = None, skip: int = 0, loop: int = 1
+) -> Iterator[Captured]:
     """Watch a training loop that stands in the block; it is left when enough was seen, and the model is put back.
 
     What stands in the block behind the loop is not run.
@@ -77,6 +82,7 @@ def capture_steps(*, batches: int = BATCHES, budget: float | None = None, skip: 
         batches: how many training batches are enough.
         budget: seconds after which it is left at the next training call; None for no limit.
         skip: optimizer steps that are passed over first.
+        loop: which training loop in the block; see `capture`.
 
     Yields:
         What is captured, filled when the block is left; also where the loop raises, which then goes on.
@@ -98,7 +104,7 @@ def capture_steps(*, batches: int = BATCHES, budget: float | None = None, skip: 
         (0.1, 5, True)
     """
     found = Captured()
-    with recorded(batches, budget, skip) as recording:
+    with recorded(batches, budget, skip, loop) as recording:
         try:
             yield found
         except Stop:
@@ -119,6 +125,7 @@ def run_script(
     insist: Callable[[Captured], None] | None,
     keep_main: bool,
     skip: int = 0,
+    loop: int = 1,
 ) -> Captured:
     """As `capture`.
 
@@ -130,12 +137,13 @@ def run_script(
         insist: given what was captured where the script catches the request to stop; does not return.
         keep_main: whether the script stays `__main__`, as in a process of its own.
         skip: optimizer steps that are passed over first.
+        loop: which training loop.
 
     Returns:
         What was captured.
     """
     found = Captured()
-    with recorded(batches, budget, skip) as recording:
+    with recorded(batches, budget, skip, loop) as recording:
         if insist is not None:
             recording.insist = lambda: insist(_fill(found, recording, str(path)))
         try:

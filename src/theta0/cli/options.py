@@ -29,6 +29,7 @@ class Given:
         device: to which the model of a target file is moved.
         max_batches: how many batches are read.
         skip: optimizer steps of a script that are passed over.
+        loop: which training loop of a script, from 1.
         optimizer_index: which optimizer of a script, from 1.
         seed: of all global generators, before the target is run.
         budget: in seconds.
@@ -44,6 +45,7 @@ class Given:
     device: str | None = None
     max_batches: int | None = None
     skip: int = 0
+    loop: int = 1
     optimizer_index: int | None = None
     seed: int | None = None
     budget: float | None = None
@@ -80,6 +82,14 @@ _OPTIONS: dict[str, Any] = {
             help="Optimizer steps to pass over, where a script trains something else first.",
             metavar="STEPS",
             min=0,
+        ),
+    ],
+    "loop": Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=_PANEL,
+            help="Which training loop of a script, from 1: fine-tuning after pretraining, say, is 2.",
+            min=1,
         ),
     ],
     "seed": Annotated[

@@ -215,6 +215,7 @@ def _outcomes(
             insist=insist,
             keep_main=True,
             skip=given.skip,
+            loop=given.loop,
         )
     return judged(captured)
 
@@ -247,7 +248,7 @@ def _targets(name: str, captured: "Captured", index: int | None) -> list["Target
         seen: dict[str, Any] = {"step": step.step, "observed": observed, "clip_norm": step.clip_norm}
         found.append(Target(title, step.model, *taken, **seen, number=number))
     if not captured.ended:
-        say(f"{name}: stopped there; of a training loop that comes later nothing is seen (--skip STEPS)", err=True)
+        say(f"{name}: stopped there; of a training loop that comes later nothing is seen (--loop 2)", err=True)
     return found if index is None else [found[index - 1]]
 
 
