@@ -1,4 +1,4 @@
-# make demo | make test | make test-all | make test-adapters | make smoke | make docs; nothing else needs to be set up.
+# make demo | make test | make test-all | make test-adapters | make clusters | make smoke | make docs; nothing else needs to be set up.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two workers on two cores: a second thread in each only waits for the first.
 export OMP_NUM_THREADS := 1
 
-.PHONY: setup test gate test-all test-adapters demo docs smoke docs-findings docs-bibliography lint bench clean
+.PHONY: setup test gate test-all test-adapters clusters demo docs smoke docs-findings docs-bibliography lint bench clean
 
 setup: $(READY)
 
@@ -42,6 +42,12 @@ test-all: lint
 test-adapters: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[papers,dev,lightning,huggingface,adapters]'
 	$(PYTEST) tests/integrations tests/captures tests/reports/test_notebook.py tests/reports/test_faces.py
+
+# A race on a Dask and on a Ray cluster, both started on this machine.
+clusters: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[papers,dev,dask,ray]'
+	$(BIN)/python examples/cluster.py dask
+	$(BIN)/python examples/cluster.py ray
 
 # diagnose leaves with 1 because the example is ill on purpose; treat must leave with 0.
 demo: setup
