@@ -12,7 +12,7 @@ from states import state_of
 
 WIDTH = 32
 X, Y = normal(64, 6), labels(64, classes=4, seed=3)
-ADVICE = "theta0 treat TARGET --with branch-scale"
+ADVICE = "theta0 treat TARGET --with branch-scale --out start.safetensors"
 
 
 class Branch(nn.Module):

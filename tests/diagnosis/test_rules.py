@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 from io import StringIO
 from pathlib import Path
 from textwrap import dedent
@@ -154,18 +155,53 @@ def example(*parts):
 TRIED = {"does-not-train", "no-signal"}  # what only short runs show
 
 
-def codes_of(start, steps):
+def findings_of(start, steps):
     options = {name: getattr(start, name) for name in ("optimizer", "learning_rate", "gradient_kept", "not_loaded")}
-    found = theta0.diagnose(start.model, start.batches, start.loss, probe_steps=steps, **options)
-    return {f.code for f in found.findings}
+    return theta0.diagnose(start.model, start.batches, start.loss, probe_steps=steps, **options).findings
+
+
+def codes_of(start, steps):
+    return {f.code for f in findings_of(start, steps)}
+
+
+def treat_by_command(finding, start):
+    """Apply the remedy that a finding's command names; one that does not apply to the model raises."""
+    named = re.search(r"theta0 treat TARGET --with ([a-z-]+)", finding.remedy)
+    if named is not None:
+        REMEDIES[named[1]](start.model, start.batches, start.loss, generator=torch.Generator().manual_seed(0))
 
 
 @each_rule
 def test_its_examples_run_and_its_fix_fixes(rule):
     steps = PROBE_STEPS if rule.code in TRIED else 0
-    assert rule.code in codes_of(example(rule.doc.ill), steps)
+    ill = example(rule.doc.ill)
+    found = findings_of(ill, steps)
+    assert rule.code in {f.code for f in found}
+    for finding in found:
+        treat_by_command(finding, ill)
     assert rule.code not in codes_of(example(rule.doc.healthy), steps)
     assert rule.code not in codes_of(example(rule.doc.ill, rule.doc.fix), steps)
+
+
+@pytest.mark.parametrize(("make", "remedy"), [(nn.RNN, "recurrent"), (nn.LSTM, "long-memory"), (nn.GRU, "long-memory")])
+def test_the_remedy_for_lost_time_steps_applies_to_the_layer(make, remedy):
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.head = make(4, 8, batch_first=True), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.head(self.rnn(x)[0][:, -1])
+
+    torch.manual_seed(0)
+    model, batches = Last(), [(normal(16, 200, 4), torch.arange(16) % 3)]
+    start = SimpleNamespace(model=model, batches=batches, loss="cross_entropy")
+    found = diagnose(model, batches, "cross_entropy").findings
+    finding = next(f for f in found if f.code == "vanishing-gradients" and f.layer == "rnn")
+    assert f"--with {remedy} " in finding.remedy
+    before = {name: value.clone() for name, value in model.rnn.state_dict().items()}
+    treat_by_command(finding, start)
+    assert any(not torch.equal(value, before[name]) for name, value in model.rnn.state_dict().items())
 
 
 def test_the_pages_are_written_from_the_rules():

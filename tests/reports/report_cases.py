@@ -51,7 +51,7 @@ def finding(code: str, layer: str, value: float, threshold: float, severity: Sev
     texts = {
         "message": f"The number at {layer or 'the network'} says {code}, so the layers before it learn nothing. "
         "Constrain the weights of each layer to zero sums and scale every layer to unit variance.",
-        "remedy": f"theta0 treat {TARGET} --with lcw",
+        "remedy": f"theta0 treat {TARGET} --with lcw --out start.safetensors",
         "source": "kutsuna2019lcw, Prop. 2",
     }
     return Finding(code, severity, layer, value, threshold, **{**texts, **changes})

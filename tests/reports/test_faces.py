@@ -142,15 +142,17 @@ def test_advice_is_a_call_in_python_and_a_command_on_the_command_line():
 
     from theta0.reports import diagnosis_document, diagnosis_report, treatment_report
 
-    shift = dataclasses.replace(cases.deep_sigmoid().findings[0], remedy="theta0 treat TARGET --with lcw")
+    shift = dataclasses.replace(
+        cases.deep_sigmoid().findings[0], remedy="theta0 treat TARGET --with lcw --out start.safetensors"
+    )
     diagnosis = theta0.Diagnosis((), (shift,), 1.0)
     assert 'theta0.treat(model, batches, loss, with_="lcw")' in str(diagnosis)
     console = Console(width=80)
     with console.capture() as captured:
         console.print(diagnosis_report(diagnosis, target="my script.py"))
-    assert "theta0 treat 'my script.py' --with lcw" in captured.get()
+    assert "theta0 treat 'my script.py' --with lcw --out start.safetensors" in captured.get()
     document = diagnosis_document(diagnosis, target="train.py")
-    assert document["findings"][0]["remedy"] == "theta0 treat train.py --with lcw"
+    assert document["findings"][0]["remedy"] == "theta0 treat train.py --with lcw --out start.safetensors"
     reason = "lower it (theta0 rate TARGET finds one)."
     treatment = dataclasses.replace(cases.untried(), reason=reason)
     assert "theta0.suggest_learning_rate(model, batches, loss) finds one" in " ".join(str(treatment).split())
@@ -170,9 +172,12 @@ def test_every_remedy_of_the_rules_can_be_worded():
     commands = {
         found
         for path in [*home.glob("diagnosis/**/*.py"), *home.glob("treatment/*.py")]
-        for found in re.findall(r"theta0 [a-z]+ TARGET[ a-z-]*", path.read_text())
+        for found in re.findall(r"theta0 [a-z]+ TARGET[ a-z.-]*", path.read_text())
     }
     assert commands
+    assert {
+        command for command in commands if "treat TARGET" in command and "--out start.safetensors" not in command
+    } == set()
     for command in commands:
         assert worded(command, "").startswith("theta0.")
         assert worded(command, "train.py") == command.replace("TARGET", "train.py")

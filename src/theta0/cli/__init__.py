@@ -146,7 +146,7 @@ def _treated(t: "Target", out: Path | None, html: Path | None, options: dict[str
         write_page(html, result, target=t.name)
     return Outcome(
         lambda: treatment_document(result, target=t.name),
-        lambda: treatment_report(result, target=t.name),
+        lambda: treatment_report(result, target=t.name, out=out),
         0 if result.kept or result.healthy else 1,
     )
 

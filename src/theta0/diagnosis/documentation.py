@@ -16,6 +16,11 @@ inputs, targets = torch.randn(64, 8), torch.randint(3, (64,))
 batches, loss = [(inputs, targets)], "cross_entropy"
 """.strip()
 
+_LOADED = """
+The new weights are in the file, your script is as it was. Load them before the first step:
+`theta0.load_start_(model, "start.safetensors")`.
+""".strip()
+
 
 def documentation(code: str, rules: Sequence[Rule] = RULES) -> str:
     """What is known of a finding's code, as a page in Markdown.
@@ -83,7 +88,9 @@ def _fix(rule: Rule) -> str:
     )
     explained = " (the initial weights)" if rule.fault == "the start" else ""
     parts = [f"What has to be changed: {rule.fault}{explained}.", _code("In Python:", rule.doc.fix)]
-    parts += [f"On the command line: {_text(rule.doc.command)}" if rule.doc.command else "", auto]
+    command = _text(rule.doc.command)
+    loaded = _LOADED if "--out" in command else ""
+    parts += [f"On the command line: {command}" if command else "", loaded, auto]
     return "\n\n".join(part for part in parts if part)
 
 

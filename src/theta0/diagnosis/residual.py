@@ -8,7 +8,7 @@ from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
 from theta0.measurements.residual_stream import ResidualStream
 
-BRANCH_SCALE = "theta0 treat TARGET --with branch-scale"
+BRANCH_SCALE = "theta0 treat TARGET --with branch-scale --out start.safetensors"
 
 
 def growth(stream: ResidualStream) -> float:

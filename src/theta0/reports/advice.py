@@ -4,7 +4,8 @@ import re
 import shlex
 
 _COMMAND = re.compile(
-    r"theta0 (?P<verb>diagnose|explain|treat|rate|compare) TARGET(?P<options>( --with [\w-]+| --[\w-]+)*)"
+    r"theta0 (?P<verb>diagnose|explain|treat|rate|compare) TARGET"
+    r"(?P<options>( --(?:with|out) [\w-]+(?:\.\w+)?| --[\w-]+)*)"
 )
 _CALLS = {
     "diagnose": "theta0.diagnose(model, batches, loss{})",
@@ -16,7 +17,7 @@ _CALLS = {
 _ARGUMENTS = {
     "--no-probe": "probe_steps=0",
     "--warm-up": "warm_up=True",
-}  # --verify has no like: it is what a call does
+}  # --verify has no like: it is what a call does; --out neither: a call changes the model itself
 
 
 def worded(text: str, target: str) -> str:
@@ -31,11 +32,11 @@ def worded(text: str, target: str) -> str:
         The text with commands for this target, or with calls.
 
     Example:
-        >>> worded("theta0 treat TARGET --with lcw", "train.py")
-        'theta0 treat train.py --with lcw'
+        >>> worded("theta0 treat TARGET --with lcw --out start.safetensors", "train.py")
+        'theta0 treat train.py --with lcw --out start.safetensors'
         >>> worded("Lower it (theta0 rate TARGET --verify finds one).", "")
         'Lower it (theta0.suggest_learning_rate(model, batches, loss) finds one).'
-        >>> worded("theta0 treat TARGET --with lcw", "")
+        >>> worded("theta0 treat TARGET --with lcw --out start.safetensors", "")
         'theta0.treat(model, batches, loss, with_="lcw")'
     """
     return _COMMAND.sub(lambda found: _command(found, target) if target else _call(found), text)
@@ -52,7 +53,7 @@ def _command(found: re.Match[str], target: str) -> str:
 
 def _call(found: re.Match[str]) -> str:
     arguments = ""
-    for option in re.findall(r"--with [\w-]+|--[\w-]+", found["options"]):
+    for option in re.findall(r"--(?:with|out) [\w-]+(?:\.\w+)?|--[\w-]+", found["options"]):
         name, _, value = option.partition(" ")
         argument = f'with_="{value}"' if name == "--with" else _ARGUMENTS.get(name, "")
         arguments += f", {argument}" if argument else ""

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -97,12 +98,13 @@ def _diagnosis_screen(diagnosis: Diagnosis, target: str, width: int) -> Renderab
     return Group(*head, Text(), layer_grid(diagnosis, table, columns, folds, marked, width), legend)
 
 
-def treatment_report(treatment: Treatment, *, target: str) -> RenderableType:
+def treatment_report(treatment: Treatment, *, target: str, out: Path | None = None) -> RenderableType:
     """A treatment for the terminal: what was kept and why, both short runs, the main numbers and the findings.
 
     Args:
         treatment: the result.
         target: as on the command line, which advice then names; the empty string words advice as Python.
+        out: the file that the kept start was written to, if it was.
 
     Returns:
         What a rich console prints; at most 48 lines at 80 columns unless very many remedies were tried.
@@ -122,13 +124,14 @@ def treatment_report(treatment: Treatment, *, target: str) -> RenderableType:
         >>> "train.py" in captured.get()
         True
     """
-    return Screen(partial(_treatment_screen, treatment, target))
+    return Screen(partial(_treatment_screen, treatment, target, out))
 
 
-def _treatment_screen(treatment: Treatment, target: str, width: int) -> RenderableType:
+def _treatment_screen(treatment: Treatment, target: str, out: Path | None, width: int) -> RenderableType:
+    saved = (f" {_saved(out)}", "green" if out else "bold yellow") if treatment.kept and target else ""
     parts: list[RenderableType] = [
         headline(target, treatment_verdict(treatment), "bold green" if treatment.kept else "bold yellow"),
-        Text(worded(printable(treatment.reason), target)),
+        Text.assemble(worded(printable(treatment.reason), target), saved),
         Text(),
         _comparison_grid(treatment),
     ]
@@ -144,6 +147,13 @@ def _treatment_screen(treatment: Treatment, target: str, width: int) -> Renderab
         parts.extend([Text(), Text("Left at the treated start", style="bold"), *left])
     parts.extend(tail)
     return Group(*parts)
+
+
+def _saved(out: Path | None) -> str:
+    """What to do with a start that a command kept: the script is as it was."""
+    if out is None:
+        return "Nothing was saved: add --out start.safetensors."
+    return f"Saved. Before the first step: theta0.load_start_(model, {printable(str(out))!r})"
 
 
 def finding_report(finding: Finding) -> RenderableType:

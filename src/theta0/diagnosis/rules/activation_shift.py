@@ -15,7 +15,7 @@ from theta0.diagnosis.rules.constant_output import SPREAD
 ERROR, WARNING = 0.9999, 0.99  # of the preactivations' variance
 BY_WEIGHTS = 0.5  # of the variance: from here on the shift is made by the weights, not by the biases
 COMMON_WEIGHT, COMMON_OUTPUT = 0.5, 0.8  # |mean| over standard deviation of a weight; mean² over mean square
-_REMEDY = "theta0 treat TARGET --with lcw"
+_REMEDY = "theta0 treat TARGET --with lcw --out start.safetensors"
 # Of a shift that none of these follow from, training is only slowed down.
 _FATAL = frozenset({
     "constant-output", "vanishing-activations", "vanishing-gradients", "exploding-activations", "initial-loss",
@@ -133,7 +133,7 @@ RULE = Rule(
             theta0.parametrize_(model, "lcw")
             theta0.initializers.unit_variance_(model, batches)
         """,
-        command="`theta0 treat TARGET --with lcw`",
+        command="`theta0 treat TARGET --with lcw --out start.safetensors`",
         ill="""
             layers = [part for _ in range(20) for part in (nn.Linear(8, 8), nn.Sigmoid())]
             model = nn.Sequential(*layers, nn.Linear(8, 3))

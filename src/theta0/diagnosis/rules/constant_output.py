@@ -27,7 +27,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"The output is the same for every sample: it varies by {spread:.1e} between samples and is {rms:.1e} in "
             "size. Fix the first layer named above; if none is, look at what the last layer does to its input."
         ),
-        remedy="theta0 treat TARGET",
+        remedy="theta0 treat TARGET --out start.safetensors",
         source=MEASURED,
         layers=(links[-1].layer,),
     )
@@ -54,7 +54,7 @@ RULE = Rule(
             ),
         ),
         fix="nn.init.zeros_(model[2].bias)",
-        command="`theta0 treat TARGET`",
+        command="`theta0 treat TARGET --out start.safetensors`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
             nn.init.constant_(model[2].bias, 100)

@@ -29,7 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"After layer {worst.layer!r}, {share:.0%} of the units have slope zero on every sample: they cannot "
             "learn. Centre the inputs or the biases, and rescale the weights to unit variance."
         ),
-        remedy="theta0 treat TARGET --with unit-variance",
+        remedy="theta0 treat TARGET --with unit-variance --out start.safetensors",
         source=f"Lu et al. (2020), dying ReLU; share {MEASURED}",
         layers=tuple(link.layer for link in dead),
     )
@@ -62,7 +62,7 @@ RULE = Rule(
             ),
         ),
         fix="nn.init.zeros_(model[0].bias)",
-        command="`theta0 treat TARGET --with unit-variance`",
+        command="`theta0 treat TARGET --with unit-variance --out start.safetensors`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
             nn.init.constant_(model[0].bias, -100)

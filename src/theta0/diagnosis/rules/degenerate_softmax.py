@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "the gradients of their logits are almost zero until the network has unlearned this. "
             "Make the outputs smaller, by the last layer's weight or by what feeds it."
         ),
-        remedy="theta0 treat TARGET --with head-scale",
+        remedy="theta0 treat TARGET --with head-scale --out start.safetensors",
         source="lee2023mmd, section 3.2; threshold: judgement",
     )
 
@@ -48,7 +48,7 @@ RULE = Rule(
             ),
         ),
         fix="nn.init.zeros_(model[-1].bias)",
-        command="`theta0 treat TARGET --with head-scale`",
+        command="`theta0 treat TARGET --with head-scale --out start.safetensors`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             model[-1].bias.data = torch.tensor([0.0, 50.0, 100.0])

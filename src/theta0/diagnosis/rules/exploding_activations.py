@@ -87,7 +87,7 @@ def _over_layers(links: list[Link]) -> Finding | None:
             f"{WARNING:g} times at {grown[0].layer!r}. "
             "Rescale the weights so that every layer's output has unit variance."
         ),
-        remedy="theta0 treat TARGET --with unit-variance",
+        remedy="theta0 treat TARGET --with unit-variance --out start.safetensors",
         source=MEASURED,
         layers=tuple(link.layer for link in grown),
     )
@@ -177,8 +177,8 @@ RULE = Rule(
 
             unit_variance_(model, batches)
         """,
-        command="`theta0 treat TARGET --with unit-variance`; residual networks: `--with branch-scale`; recurrent ones: "
-        "`--with recurrent`.",
+        command="`theta0 treat TARGET --with unit-variance --out start.safetensors`; residual networks: "
+        "`--with branch-scale`; recurrent ones: `--with recurrent`.",
         ill="""
             model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(5)), nn.Linear(8, 3))
             for layer in model[:-1]:

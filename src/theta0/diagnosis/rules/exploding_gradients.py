@@ -46,7 +46,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{WARNING:g} at {grown[0].layer!r}: a rate that suits the last layers is too high for the first. "
             + (_SELF_LIMITING if limited else "Rescale the weights so that every layer's output has unit variance.")
         ),
-        remedy="" if limited else "theta0 treat TARGET --with unit-variance",
+        remedy="" if limited else "theta0 treat TARGET --with unit-variance --out start.safetensors",
         source=MEASURED,
         layers=tuple(link.layer for link in grown),
     )
@@ -99,7 +99,7 @@ RULE = Rule(
 
             unit_variance_(model, batches)
         """,
-        command="`theta0 treat TARGET --with unit-variance`",
+        command="`theta0 treat TARGET --with unit-variance --out start.safetensors`",
         ill="""
             model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)), nn.Linear(8, 3))
             for layer in model[:-1]:

@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"samples by {spread}): each step undoes much of the last. "
             "Larger batches help; scaling the layers for agreement (NIO) may."
         ),
-        remedy="theta0 treat TARGET --with nio",
+        remedy="theta0 treat TARGET --with nio --out start.safetensors",
         source="yang2022nio, section 3; threshold: judgement",
     )
 
@@ -52,16 +52,15 @@ RULE = Rule(
             ),
         ),
         fix="batches = [(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))] * 4",
-        command="`theta0 treat TARGET --with nio`, or larger batches in the target's `batches()`.",
+        command="`theta0 treat TARGET --with nio --out start.safetensors`, or larger batches where your script loads "
+        "them.",
         ill="""
             model = nn.Linear(8, 1, bias=False)
-            nn.init.zeros_(model.weight)
             batches = [(torch.eye(8)[[2 * i, 2 * i + 1]], torch.tensor([[1.0], [2.0]])) for i in range(4)]
             loss = "mse"  # no two batches share a feature
         """,
         healthy="""
             model = nn.Linear(8, 1, bias=False)
-            nn.init.zeros_(model.weight)
             batches = [(torch.eye(8)[[0, 1]], torch.tensor([[1.0], [2.0]])) for i in range(4)]
             loss = "mse"
         """,

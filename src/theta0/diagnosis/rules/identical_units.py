@@ -56,7 +56,7 @@ RULE = Rule(
             ),
         ),
         fix="nn.init.kaiming_normal_(model[0].weight)",
-        command="`theta0 treat TARGET --with redraw`",
+        command="`theta0 treat TARGET --with redraw --out start.safetensors`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             nn.init.constant_(model[0].weight, 0.1)

@@ -43,7 +43,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"({constant:.3g}): training starts by unlearning. Make the outputs smaller, or for regression standardise "
             "the targets or start the last bias at their mean."
         ),
-        remedy="theta0 treat TARGET --with unit-variance",
+        remedy="theta0 treat TARGET --with unit-variance --out start.safetensors",
         source=MEASURED,
     )
 
@@ -90,7 +90,7 @@ RULE = Rule(
             ),
         ),
         fix="nn.init.zeros_(model[-1].weight)",
-        command="`theta0 treat TARGET --with head-scale`",
+        command="`theta0 treat TARGET --with head-scale --out start.safetensors`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             nn.init.normal_(model[-1].weight, std=100)

@@ -154,7 +154,7 @@ RULE = Rule(
             ),
         ),
         fix="nn.init.kaiming_normal_(model[0].weight)",
-        command="`theta0 treat TARGET --with redraw`",
+        command="`theta0 treat TARGET --with redraw --out start.safetensors`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             model[0].weight.data[0, 0] = float("nan")

@@ -26,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{flat[0].numbers['saturated_share']:.0%} of its inputs, so almost no gradient passes. "
             "Standardise the inputs or rescale the weights to unit variance."
         ),
-        remedy="theta0 treat TARGET --with unit-variance",
+        remedy="theta0 treat TARGET --with unit-variance --out start.safetensors",
         source=f"slope below 5 % of its maximum: Glorot & Bengio (2010), section 3; share {MEASURED}",
         layers=tuple(link.layer for link in flat),
     )
@@ -59,7 +59,7 @@ RULE = Rule(
 
             unit_variance_(model, batches)
         """,
-        command="`theta0 treat TARGET --with unit-variance`",
+        command="`theta0 treat TARGET --with unit-variance --out start.safetensors`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             model[0].weight.data *= 1000

@@ -45,7 +45,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"What differs between samples shrinks by a factor of {factor:.2g} a layer and is down to "
             f"{end.spread:.1e} of {end.rms:.1e} at the last layer; it is lost from {first.layer!r} on. {advice}"
         ),
-        remedy="" if between else "theta0 treat TARGET --with unit-variance",
+        remedy="" if between else "theta0 treat TARGET --with unit-variance --out start.safetensors",
         source=MEASURED,
         layers=tuple(link.layer for link in run),
     )
@@ -109,7 +109,7 @@ RULE = Rule(
 
             unit_variance_(model, batches)
         """,
-        command="`theta0 treat TARGET --with unit-variance`",
+        command="`theta0 treat TARGET --with unit-variance --out start.safetensors`",
         ill="""
             layers = [part for _ in range(8) for part in (nn.Linear(8, 8, bias=False), nn.Tanh())]
             model = nn.Sequential(*layers, nn.Linear(8, 3, bias=False))

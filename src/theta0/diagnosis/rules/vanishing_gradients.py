@@ -2,6 +2,8 @@
 
 import math
 
+from torch import nn
+
 from theta0.diagnosis.chain import Link, falling_back
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.opening import note_where_it_opens
@@ -15,7 +17,7 @@ STEPS = 1e-9  # of the largest, over time steps
 def judge(evidence: Evidence) -> list[Finding]:
     """Over layers, and over a recurrent layer's time steps."""
     links = [link for link in evidence.calls if link.backward is not None and math.isfinite(link.backward)]
-    found = (_over_layers(links), _over_steps(evidence.calls))
+    found = (_over_layers(links), _over_steps(evidence))
     return [finding for finding in found if finding is not None]
 
 
@@ -39,19 +41,20 @@ def _over_layers(links: list[Link]) -> Finding | None:
             f"{len(fallen) - 1} layers before it too little arrives for them to learn. Keep the preactivations' mean "
             "at zero (LCW) and their variance at one."
         ),
-        remedy="theta0 treat TARGET --with lcw",
+        remedy="theta0 treat TARGET --with lcw --out start.safetensors",
         source=MEASURED,
         layers=tuple(link.layer for link in reversed(fallen)),
     )
 
 
-def _over_steps(links: list[Link]) -> Finding | None:
+def _over_steps(evidence: Evidence) -> Finding | None:
     """The gradient dies out on its way back through the time steps of a recurrent layer."""
-    lost = [link for link in links if link.numbers.get("step_gradient_share", 1.0) < STEPS]
+    lost = [link for link in evidence.calls if link.numbers.get("step_gradient_share", 1.0) < STEPS]
     if not lost:
         return None
     worst = min(lost, key=lambda link: link.numbers["step_gradient_share"])
     share, steps = worst.numbers["step_gradient_share"], int(worst.numbers["steps"])
+    advice, remedy, source = _answer(evidence, worst.layer)
     return Finding(
         code="vanishing-gradients",
         severity="warning",  # a task that needs the last steps only is learned all the same
@@ -60,13 +63,31 @@ def _over_steps(links: list[Link]) -> Finding | None:
         threshold=STEPS,
         message=(
             f"Going back through the {steps} time steps of {worst.layer!r}, the gradient falls to {share:.1e} of its "
-            "largest: nothing can be learned from the first steps. Give an LSTM a long memory by its forget bias "
-            "(about the logarithm of the span), a plain recurrent layer orthogonal weights, or read all steps."
+            f"largest: nothing can be learned from the first steps. {advice}, or read all steps. If the task needs the "
+            "last steps only, ignore this."
         ),
-        remedy=f"model.get_submodule({worst.layer!r}).bias_hh_l0.data[hidden : 2 * hidden] = math.log({steps})",
-        source=f"Tallec & Ollivier (2018), chrono initialization; threshold {MEASURED}",
+        remedy=remedy,
+        source=f"{source}; threshold {MEASURED}",
         layers=tuple(link.layer for link in lost),
     )
+
+
+_GATED = (
+    "Let its gates remember, by a forget bias of about the logarithm of the span",
+    "theta0 treat TARGET --with long-memory --out start.safetensors",
+    "Tallec & Ollivier (2018), chrono initialization",
+)
+_PLAIN = (
+    "Give it orthogonal state-to-state weights (it has no gate that could remember)",
+    "theta0 treat TARGET --with recurrent --out start.safetensors",
+    "Saxe et al. (2014), orthogonal initialization",
+)
+
+
+def _answer(evidence: Evidence, layer: str) -> tuple[str, str, str]:
+    """Advice, remedy and source for a recurrent layer, by whether it has gates."""
+    module = evidence.model.get_submodule(layer)
+    return _GATED if isinstance(module, nn.LSTM | nn.GRU) else _PLAIN
 
 
 RULE = Rule(
@@ -102,7 +123,9 @@ RULE = Rule(
             theta0.parametrize_(model, "lcw")
             theta0.initializers.unit_variance_(model, batches)
         """,
-        command="`theta0 treat TARGET --with lcw`; recurrent layers: `--with long-memory`.",
+        command="`theta0 treat TARGET --with lcw --out start.safetensors` for feed-forward networks, "
+        "`--with long-memory` for LSTM and GRU layers, `--with recurrent` for a plain `nn.RNN`. Without `--with` it "
+        "tries them all.",
         ill="""
             layers = [part for _ in range(20) for part in (nn.Linear(8, 8), nn.Sigmoid())]
             model = nn.Sequential(*layers, nn.Linear(8, 3))

@@ -150,7 +150,7 @@ RULE = Rule(
             ),
         ),
         fix="nn.init.normal_(model[0].weight, std=0.02)",
-        command="`theta0 treat TARGET --with wake`",
+        command="`theta0 treat TARGET --with wake --out start.safetensors`",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Linear(16, 3, bias=False))
             nn.init.zeros_(model[0].weight)
