@@ -55,8 +55,8 @@ def test_causes_are_told_with_their_remedy_and_consequences_in_a_line_below():
         assert cause.remedy in text
     below = [line for line in lines if "follows from it" in line]
     assert below == [
-        "   follows from it: 2 error vanishing-gradients at hidden.18 (1.9e-7)",
-        "   follows from it: 3 error constant-output of the whole network (3.1e-9)",
+        "   follows from it: finding 2, error: vanishing-gradients at hidden.18 (1.9e-7)",
+        "   follows from it: finding 3, error: constant-output (3.1e-9)",
     ]
     assert lines.index(below[0]) == next(i for i, line in enumerate(lines) if shift.remedy in line) + 1
     assert text.count(vanishing.remedy) == 1  # the cause's
@@ -71,7 +71,7 @@ def test_where_there_is_no_room_causes_keep_their_consequences_and_the_rest_is_c
     lines = printed(diagnosis_report(whole, target=cases.TARGET)).splitlines()
     assert len(lines) <= 48
     assert max(map(len, lines)) <= 80
-    assert [line.split()[3] for line in lines if "follows from it" in line] == ["32", "33", "34"]
+    assert [line.split()[4] for line in lines if "follows from it" in line] == ["32,", "33,", "34,"]
     counted = next(int(line.split()[1]) for line in lines if "further finding" in line)
     assert counted + sum("saturated-units at" in line for line in lines) == 30
 

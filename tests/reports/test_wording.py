@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from theta0.reports.wording import (
     counted,
     diagnosis_verdict,
+    extent,
     fate,
+    finding_verdict,
     number,
     printable,
     share,
@@ -109,3 +111,29 @@ def test_what_became_of_a_finding():
     assert fate(at, after(at)) == "remains"
     assert fate(at, after(cases.finding("dead-units", "b", 0.9, 0.5))) == "remains at b"
     assert fate(at, after(cases.finding("dead-units", "a", 0.6, 0.5, "warning"))) == "remains as a warning"
+
+
+@pytest.mark.parametrize(
+    ("layers", "text"),
+    [
+        ((), ""),
+        (("a", "a.weight", "a.bias"), ""),
+        (("a", "a.weight", "b.weight", "b.bias"), "and b"),
+        (("a", "b.weight_hh_l0", "c.in_proj_bias", "c"), "and 2 further layers"),
+        (("a", "b", "c"), "and 2 further layers"),
+    ],
+)
+def test_an_extent_counts_layers_not_their_parameters(layers, text):
+    assert extent(cases.finding("gradient-cut", "a", 0.5, 0.5, layers=layers)) == text
+
+
+@pytest.mark.parametrize(
+    ("layer", "value", "threshold", "quantity", "text"),
+    [
+        ("", 32.0, 1.0, "terms for each output", "error x: terms for each output 32 (threshold 1)"),
+        ("a.b", 3.0, 0.0, "tensors", "error x at a.b: tensors 3"),  # any is too many
+        ("", 0.5, 0.25, "", "error x: 0.5 (threshold 0.25)"),
+    ],
+)
+def test_a_finding_names_its_number_and_its_place_where_it_has_one(layer, value, threshold, quantity, text):
+    assert finding_verdict(cases.finding("x", layer, value, threshold, quantity=quantity)) == text

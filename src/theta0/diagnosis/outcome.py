@@ -59,6 +59,7 @@ def better_rate(severity: Severity, run: ExperimentRun, better: ExperimentRun, p
         severity=severity,
         layer="",
         value=run.rate / better.rate,
+        quantity="rate over one that trains",
         threshold=1.0,
         message=f"The learning rate {run.rate:g} is too {direction}: {both}. {advice}",
         remedy="theta0 rate TARGET --verify",

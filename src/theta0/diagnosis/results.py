@@ -30,6 +30,7 @@ class Finding(Shown):
         evidence: the short runs that prove it.
         source_line: the line of the user's program where it arises, with its text, `model.py:42: x = x.detach()`; the
             empty string where none is known.
+        quantity: what `value` is, in a few words: `share of copies`; the empty string where the message says it.
     """
 
     code: str
@@ -44,6 +45,7 @@ class Finding(Shown):
     cause: str = ""
     evidence: tuple[ExperimentRun, ...] = ()
     source_line: str = ""
+    quantity: str = ""
 
 
 @dataclass(frozen=True, repr=False)

@@ -233,7 +233,7 @@ def _unit_targets(name: str) -> Check:
             return None if targets is None else _faint_labels(name, targets)
         what = f"{name} takes targets in [0, 1], and these run from {_span(targets)}: the loss has no minimum"
         fix = "Bring them to 0 and 1 (masks of 0 and 255 by dividing by 255, labels of -1 and 1 by (t + 1) / 2)."
-        return _farthest(targets), 1.0, what, fix, True
+        return _farthest(targets), float(_farthest(targets) > 1), what, fix, True
 
     return check
 

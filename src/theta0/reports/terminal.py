@@ -31,6 +31,7 @@ from theta0.reports.wording import (
     fate,
     layers_of,
     located,
+    measured,
     network_facts,
     number,
     place,
@@ -216,20 +217,22 @@ def _sources(diagnosis: Diagnosis) -> list[Text]:
 
 
 def _consequence(index: int, finding: Finding, width: int) -> Text:
-    mark, value = "   follows from it: ", f" ({number(finding.value)})"
-    what = f" {printable(finding.code)} {'at' if finding.layer else 'of'} "
-    room = width - len(f"{mark}{index} {finding.severity}{what}{value}")
-    severity = (finding.severity, STYLES[finding.severity])
-    return Text.assemble((f"{mark}{index} ", "dim"), severity, what + shortened(place(finding), max(room, 12)), value)
+    mark, value = f"   follows from it: finding {index}, ", f" ({number(finding.value)})"
+    where = _where(finding, width - len(f"{mark}{finding.severity}:{value}"))
+    return Text.assemble((mark, "dim"), (finding.severity, STYLES[finding.severity]), f":{where}{value}")
+
+
+def _where(finding: Finding, room: int) -> str:
+    """Code and place of a finding in so many columns; the place, if there is one, is shortened to 12 at least."""
+    code = f" {printable(finding.code)}"
+    return f"{code} at {shortened(place(finding), max(room - len(code) - 4, 12))}" if finding.layer else code
 
 
 def _finding_head(mark: str, finding: Finding, width: int) -> Text:
-    value, threshold = number(finding.value), f" (threshold {number(finding.threshold)})"
-    what = f" {printable(finding.code)} {'at' if finding.layer else 'of'} "
-    room = width - len(mark + finding.severity + what + ": " + value + threshold)
-    where = what + shortened(place(finding), max(room, 12))
+    quantity, value, threshold = measured(finding)
+    where = _where(finding, width - len(f"{mark}{finding.severity}: {quantity}{value}{threshold}"))
     severity = (finding.severity, STYLES[finding.severity])
-    return Text.assemble((mark, "bold"), severity, where, ": ", (value, "bold"), threshold)
+    return Text.assemble((mark, "bold"), severity, where, f": {quantity}", (value, "bold"), threshold)
 
 
 def _finding_body(finding: Finding, target: str, indent: int = 3) -> list[RenderableType]:

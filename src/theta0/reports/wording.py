@@ -1,6 +1,7 @@
 """How numbers, names and verdicts are put into words; every face of a result says the same."""
 
 import math
+import re
 from collections.abc import Sequence
 
 from theta0._records import Table, by_layer
@@ -77,14 +78,33 @@ def place(finding: Finding) -> str:
 
 
 def located(finding: Finding) -> str:
-    """What and where a finding is: `activation-shift at hidden.1`, `constant-output of the whole network`."""
-    return f"{printable(finding.code)} {'at' if finding.layer else 'of'} {place(finding)}"
+    """What and where a finding is: `activation-shift at hidden.1`; what has no place of its own, `broadcast-loss`."""
+    return f"{printable(finding.code)} at {place(finding)}" if finding.layer else printable(finding.code)
+
+
+def measured(finding: Finding) -> tuple[str, str, str]:
+    """What a finding's number is, the number, and its threshold: `terms for each output `, `32`, ` (threshold 1)`.
+
+    Of what any amount is too much the threshold is zero, and is left out.
+    """
+    quantity = f"{printable(finding.quantity)} " if finding.quantity else ""
+    limit = f" (threshold {number(finding.threshold)})" if finding.threshold or not finding.quantity else ""
+    return quantity, number(finding.value), limit
 
 
 def extent(finding: Finding) -> str:
-    """How far a finding reaches beyond the layer where it begins: `and 18 further layers`; empty for one place."""
-    further = len(set(finding.layers) - {finding.layer})
-    return f"and {counted(further, 'further layer')}" if further else ""
+    """How far a finding reaches beyond the layer where it begins: `and 18 further layers`; empty for one place.
+
+    Parameters count as the layer that has them.
+    """
+    further = [name for name in dict.fromkeys(map(_owner, finding.layers)) if name != _owner(finding.layer)]
+    if len(further) == 1:
+        return f"and {printable(further[0])}"
+    return f"and {counted(len(further), 'further layer')}" if further else ""
+
+
+def _owner(name: str) -> str:
+    return re.sub(r"\.(in_proj_)?(weight|bias)(_\w+)?$", "", name)
 
 
 OPEN = "Whether "  # how a line of `not_measured` begins that leaves a question of training open
@@ -121,8 +141,7 @@ def _others(amount: int) -> str:
 
 def finding_verdict(finding: Finding) -> str:
     """A finding in one line: how grave, what, where, and the number against its threshold."""
-    numbers = f"{number(finding.value)} (threshold {number(finding.threshold)})"
-    return f"{finding.severity} {located(finding)}: {numbers}"
+    return f"{finding.severity} {located(finding)}: {''.join(measured(finding))}"
 
 
 def run_verdict(run: Run) -> str:

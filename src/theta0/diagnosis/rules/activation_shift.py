@@ -53,6 +53,7 @@ def _between_units(links: list[Link]) -> Finding | None:
         severity=severity,
         layer=first.layer,
         value=worst,
+        quantity="shift",
         threshold=threshold,
         message=(
             f"From layer {first.layer!r} on ({counted}), up to {worst:.1%} of the preactivations' variance "
@@ -86,6 +87,7 @@ def _common_number(links: list[Link], evidence: Evidence) -> Finding | None:
         severity="error",
         layer=first.layer,
         value=worst,
+        quantity="common share",
         threshold=COMMON_OUTPUT,
         message=(
             f"The weights from layer {first.layer!r} on have a mean of {leaning(first):.2g} times their spread, which "

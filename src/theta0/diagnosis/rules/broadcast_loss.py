@@ -18,6 +18,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity="error",
         layer="",
         value=found.terms / fewest,
+        quantity="terms for each output",
         threshold=1.0,
         message=(_OF_MODEL if found.of_model else _IN_LOSS).format(**vars(found), fewest=fewest),
         remedy="" if found.of_model else "targets = targets.reshape(outputs.shape)",

@@ -22,6 +22,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity="error",
         layer=links[-1].layer,
         value=spread / rms,
+        quantity="spread between samples",
         threshold=SPREAD,
         message=(
             f"The output is the same for every sample: it varies by {spread:.1e} between samples and is {rms:.1e} in "

@@ -24,6 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity=severity,
         layer=dead[0].layer,
         value=share,
+        quantity="dead share",
         threshold=threshold,
         message=(
             f"After layer {worst.layer!r}, {share:.0%} of the units have slope zero on every sample: they cannot "

@@ -17,6 +17,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity="warning",
         layer="",
         value=share,
+        quantity="share of classes",
         threshold=STARVED,
         message=(
             f"The softmax leaves {share:.0%} of the classes without a thousandth of their fair share on any sample: "

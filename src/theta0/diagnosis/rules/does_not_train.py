@@ -29,6 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity="error",
         layer="",
         value=float("inf") if best is None else best.final,
+        quantity="best loss",
         threshold=probe.level,
         message=f"Training is {outcome}: {described(probe)}.",
         remedy="theta0 explain TARGET",

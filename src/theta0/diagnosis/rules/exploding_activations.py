@@ -53,6 +53,7 @@ def _over_steps(links: list[Link]) -> Finding | None:
         severity=severity,
         layer=worst.layer,
         value=ratio,
+        quantity="growth over steps",
         threshold=threshold,
         message=(
             f"The states of {worst.layer!r} grow {ratio:.1e} times over its {steps} time steps, a factor of "
@@ -81,6 +82,7 @@ def _over_layers(links: list[Link]) -> Finding | None:
         severity=severity,
         layer=grown[0].layer,
         value=worst.rms / start,
+        quantity="growth",
         threshold=threshold,
         message=(
             f"Preactivations grow from {start:.2g} at the first layer to {worst.rms:.2g} at {worst.layer!r}, past "
@@ -123,6 +125,7 @@ def _of_stream(stream: ResidualStream, ratio: float, symptoms: Sequence[Finding]
         severity="error" if error_codes(symptoms) else "warning",
         layer=grown[0],
         value=ratio,
+        quantity="growth of the stream",
         threshold=STREAM,
         message=_message(stream, ratio),
         remedy=BRANCH_SCALE,

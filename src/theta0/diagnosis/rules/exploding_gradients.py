@@ -40,6 +40,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity="note" if limited else severity,
         layer=grown[0].layer,
         value=ratio,
+        quantity="growth",
         threshold=threshold,
         message=(
             f"Going backward, the gradient grows to {ratio:.1e} times its norm at the last layer, past "

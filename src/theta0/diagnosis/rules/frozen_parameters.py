@@ -21,6 +21,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity="error" if not trained else "warning" if alone else "note",
         layer=frozen[0],
         value=float(len(frozen)),
+        quantity="tensors",
         threshold=0.0,
         message=(
             f"{listed(frozen)} will not be trained (requires_grad is False). {left}"

@@ -22,6 +22,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity="note",
         layer="",
         value=agreement,
+        quantity="mean cosine",
         threshold=AGREEMENT,
         message=(
             f"The gradients of different batches disagree (mean cosine {agreement:.2g}, while outputs vary between "

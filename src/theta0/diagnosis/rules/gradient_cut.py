@@ -41,6 +41,7 @@ def _finding(evidence: Evidence, paths: GradientPaths, cuts: Sequence[Cut]) -> F
         severity="note" if not held else "error" if share >= HALF or parts else "warning",
         layer=layer,
         value=share,
+        quantity="share",
         threshold=HALF,
         message=(
             f"The gradient ends at {first.operation}: {_WHY[first.kind]}. {listed(lost)} "
@@ -88,6 +89,7 @@ def _of_term(evidence: Evidence, paths: GradientPaths, cut: Cut) -> Finding:
         severity=severity,
         layer=cut.operation.path,
         value=share,
+        quantity="share of the loss",
         threshold=HALF,
         message=(
             f"The term `{term.operation.name}` of the loss ({term.value:.3g}) has no gradient: its path ends at "
@@ -107,6 +109,7 @@ def _of_recurrence(found: CutRecurrence) -> Finding:
         severity="warning",
         layer=found.operation.path or found.parameter.rpartition(".")[0],
         value=float(found.steps - 1),
+        quantity="steps",
         threshold=0.0,
         message=(
             f"{found.parameter} is applied {found.steps} times, each time to what the last time made, and between "

@@ -25,6 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity=severity,
         layer=name,
         value=share,
+        quantity="share of copies",
         threshold=threshold,
         message=(
             f"{share:.0%} of the units of {name!r} have exactly the weights and nearly the gradient of another unit: "

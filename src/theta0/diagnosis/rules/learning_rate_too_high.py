@@ -77,6 +77,7 @@ def _unstable(rate: float, allowed: LearningRate, slack: float) -> Finding | Non
         severity=severity,
         layer="",
         value=ratio,
+        quantity="rate over the bound",
         threshold=threshold,
         message=(
             f"The learning rate {rate:g} is {ratio:.3g} times the largest at which {allowed.optimizer} is stable "

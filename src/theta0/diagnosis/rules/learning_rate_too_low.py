@@ -114,6 +114,7 @@ def _suspected(evidence: Evidence) -> Finding | None:
         severity="warning",
         layer="",
         value=ratio,
+        quantity="rate over the bound",
         threshold=LOW,
         message=(
             f"The learning rate {rate:g} is {ratio:.1e} of the largest at which {allowed.optimizer} is stable "

@@ -35,6 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity="note" if rank else "warning",
         layer=layers[0],
         value=float(len(layers)),
+        quantity="layers without nonlinearity",
         threshold=float(LEAST),
         message=f"There is no nonlinearity between the {len(layers)} layers {listed(layers)}: they {words}",
         remedy="",

@@ -44,6 +44,7 @@ def _breach(breach: Breach) -> Finding:
         severity="error" if breach.severe else "warning",
         layer="",
         value=breach.value,
+        quantity="value",
         threshold=breach.limit,
         message=f"{breach.what[0].upper()}{breach.what[1:]}. {breach.fix}",
         remedy="",
@@ -64,6 +65,7 @@ def _endless(fall: EndlessFall) -> Finding:
         severity="error",
         layer="",
         value=fall.losses[-1],
+        quantity="loss",
         threshold=-FAR * max(1.0, abs(fall.first)),
         message=(
             f"The loss has no minimum: with {fall.parameter} alone moved, it falls from {fall.first:.3g} to {ways} "
@@ -98,6 +100,7 @@ def _classes(evidence: Evidence, found: Compare) -> Finding | None:
         severity="warning",
         layer="",
         value=float(found.columns if found.one_hot else found.classes),
+        quantity="classes",
         threshold=0.0,
         message=f"The loss takes the difference between the outputs and {what}. {advice}",
         remedy="",

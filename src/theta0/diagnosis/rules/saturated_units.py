@@ -20,6 +20,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity=severity,
         layer=flat[0].layer,
         value=worst,
+        quantity="saturated share",
         threshold=threshold,
         message=(
             f"After layer {flat[0].layer!r} the nonlinearity is flat (slope below 5 % of its maximum) for "

@@ -18,6 +18,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity="warning",
         layer=small[0].layer,
         value=float(least.values),
+        quantity="values for each channel",
         threshold=float(SMALL),
         message=(
             f"Batch normalisation {least.layer!r} takes its statistics from {least.values} values a channel, so they "

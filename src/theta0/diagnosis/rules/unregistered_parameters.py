@@ -23,6 +23,7 @@ def _lacking(evidence: Evidence) -> Finding | None:
         severity="error" if entries == total else "warning",
         layer=lacking[0],
         value=entries / total,
+        quantity="share of weights",
         threshold=0.0,
         message=(
             f"No optimizer holds {listed(lacking)}: {entries:,} of {total:,} "
@@ -56,6 +57,7 @@ def _foreign(evidence: Evidence) -> Finding | None:
         severity="error",
         layer=named[0] if named else first.operation.path,
         value=missing / (missing + known),
+        quantity="share of weights",
         threshold=0.0,
         message=(
             f"The forward pass uses {what}, {made}: the optimizer never sees {'it' if len(foreign) == 1 else 'them'}, "

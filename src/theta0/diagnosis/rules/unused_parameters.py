@@ -18,6 +18,7 @@ def judge(evidence: Evidence) -> Finding | None:
         severity="error" if len(unused) == len(evidence.trained) or loose is not None else "note",
         layer=unused[0],
         value=float(len(unused)),
+        quantity="tensors",
         threshold=0.0,
         message=f"The loss does not depend on {listed(unused)}, on these batches. {_why(evidence)}"
         + ("" if loose is None else _LOOSE.format(part=listed(parts))),

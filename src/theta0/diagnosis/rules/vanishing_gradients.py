@@ -35,6 +35,7 @@ def _over_layers(links: list[Link]) -> Finding | None:
         severity=severity,
         layer=begins.layer,
         value=share,
+        quantity="gradient left",
         threshold=threshold,
         message=(
             f"Going backward, the gradient's effect falls to {share:.1e} of its largest; at {begins.layer!r} and the "
@@ -60,6 +61,7 @@ def _over_steps(evidence: Evidence) -> Finding | None:
         severity="warning",  # a task that needs the last steps only is learned all the same
         layer=worst.layer,
         value=share,
+        quantity="gradient left",
         threshold=STEPS,
         message=(
             f"Going back through the {steps} time steps of {worst.layer!r}, the gradient falls to {share:.1e} of its "

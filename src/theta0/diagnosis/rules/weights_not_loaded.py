@@ -30,6 +30,7 @@ def _finding(one: NotLoaded) -> Finding:
         severity="warning" if one.loaded else "error",
         layer="",
         value=left / one.given,
+        quantity="share of tensors",
         threshold=0.0,
         message=(
             f"Of {one.given} tensors given to load_state_dict(…, strict=False), {what} reached {one.module}: the names "
