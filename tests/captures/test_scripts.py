@@ -228,7 +228,10 @@ def test_the_command_line_runs_the_script_in_a_process_of_its_own():
     done = command("diagnose", SCRIPTS / "plain_loop.py", "--json", "--", "--lr", "0.1")
     found = json.loads(done.stdout)  # what the script prints goes to standard error
     assert (done.returncode, found["healthy"]) == (0, True)
-    assert "5 batches, SGD at 0.1; the first loss and 4 gradients, replayed, equal the script's" in done.stderr
+    assert (
+        "read 5 batches, SGD at 0.1; computed again, the first loss and its 4 gradients equal the script's"
+        in done.stderr
+    )
 
 
 @pytest.mark.slow

@@ -248,14 +248,14 @@ def _targets(name: str, captured: "Captured", index: int | None) -> list["Target
         seen: dict[str, Any] = {"step": step.step, "observed": observed, "clip_norm": step.clip_norm}
         found.append(Target(title, step.model, *taken, **seen, number=number))
     if not captured.ended:
-        say(f"{name}: stopped there; of a training loop that comes later nothing is seen (--loop 2)", err=True)
+        say(f"{name}: stopped after these batches; for a later training loop, use --loop 2", err=True)
     return found if index is None else [found[index - 1]]
 
 
 def _summary(step: Any, kind: str) -> str:
     rate = "" if step.learning_rate is None else f" at {step.learning_rate:g}"
-    parts = [f"{len(step.batches)} batches, {kind}{rate}"]
-    parts.append(f"the first loss and {step.compared} gradients, replayed, equal the script's")
+    parts = [f"read {len(step.batches)} batches, {kind}{rate}"]
+    parts.append(f"computed again, the first loss and its {step.compared} gradients equal the script's")
     if step.clip_norm is not None:
         parts.append(f"gradients are clipped to a norm of {step.clip_norm:g}")
     if step.factor.reason:
