@@ -155,6 +155,24 @@ def test_inputs_that_repeat_within_each_batch():
     assert "input-scale" not in {f.code for f in diagnose(mlp(), alike, "cross_entropy").findings}
 
 
+@pytest.mark.parametrize("shift", [0.0, 0.5, 1.0])
+def test_class_numbers_that_are_stored_as_floats_are_a_note(shift):
+    """Counts look the same. What is not whole, or begins at 1 (a rank, a rating), is taken for a quantity."""
+    found = diagnose(mlp(1), [(X, Y[:, None].float() + shift)], "mse").findings
+    noted = [f.severity for f in found if f.code == "loss-mismatch"]
+    assert noted == ([] if shift else ["note"])
+
+
+def test_class_numbers_are_seen_within_a_training_step():
+    """A script's loop converts them where it calls the loss."""
+
+    def step(model, batch):
+        return F.mse_loss(model(batch[0]).squeeze(1), batch[1].float())
+
+    found = diagnose(mlp(1), [(X, Y)], step=step).findings
+    assert [f.severity for f in found if f.code == "loss-mismatch"] == ["note"]
+
+
 def test_a_squared_error_of_every_output_and_the_class():
     first = found(mlp(), X, Y, lambda o, t: (o - t.unsqueeze(-1)).square().mean())[0]
     assert (first.code, first.value) == ("loss-mismatch", 3.0)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.outcome import described
-from theta0.diagnosis.results import Finding
+from theta0.diagnosis.results import Finding, Severity
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
 from theta0.experiments.endless_fall import FAR, FASTER, LENGTHS, EndlessFall
 from theta0.measurements.loss_contracts import Breach, Compare
@@ -84,7 +84,8 @@ def _classes(evidence: Evidence, found: Compare) -> Finding | None:
     """A squared or absolute error whose targets are classes."""
     targets, inputs = evidence.batches[0].targets, evidence.batches[0].inputs
     reconstructs = isinstance(inputs, Tensor) and isinstance(targets, Tensor) and _same(inputs, targets)
-    numbers = isinstance(targets, Tensor) and not targets.is_floating_point() and 2 < found.classes <= FEW_CLASSES
+    numbers = 2 < found.classes <= FEW_CLASSES
+    severity: Severity = "warning"
     if found.one_hot and not reconstructs and found.columns > 1:
         what = f"one-hot targets of {found.columns} classes"
         advice = (
@@ -93,11 +94,14 @@ def _classes(evidence: Evidence, found: Compare) -> Finding | None:
     elif numbers and found.columns == 1 and found.samples > found.classes and not reconstructs:
         what = f"the numbers of {found.classes} classes"
         advice = "Use cross-entropy on one output per class: class 3 is not three times class 1."
+        if not isinstance(targets, Tensor) or targets.is_floating_point():  # a training step has them converted
+            severity, what = "note", f"whole numbers from 0 to {found.classes - 1}, each of which occurs"
+            advice = f"If they are classes: {advice[0].lower()}{advice[1:]} Counts and ratings are right as they are."
     else:
         return None
     return Finding(
         code="loss-mismatch",
-        severity="warning",
+        severity=severity,
         layer="",
         value=float(found.columns if found.one_hot else found.classes),
         quantity="classes",
@@ -121,12 +125,20 @@ RULE = Rule(
     brings=frozenset({"initial-loss", "learning-rate-too-high", "squashed-output", "exploding-gradients"}),
     fault="the output and the loss",
     doc=RuleDoc(
-        meaning="The loss is not defined for the values that it receives. It then has no minimum, falls without "
-        "end, or has its minimum where nothing useful is learned.",
-        why="Masks of 0 and 255 or labels of -1 and 1 in a binary cross-entropy, raw scores in `nll_loss` or "
-        "`kl_div`, labels of 0 and 1 in a hinge loss, standardized counts in a Poisson loss, a loss with "
-        "the wrong sign, or a squared error on class numbers. A reshape where an axis should be moved takes "
-        "numbers of several places for the classes of one.",
+        meaning="The targets or outputs are outside the range that the loss is made for, or its sign is wrong. The "
+        "loss can still be computed, and may fall without end, but its minimum, if it has one, is not what you want.",
+        why="""
+            | mistake | fix |
+            | --- | --- |
+            | masks of 0 and 255 in a binary cross-entropy | `y / 255` |
+            | labels of -1 and 1 in a binary cross-entropy | `(y + 1) / 2` |
+            | labels of 0 and 1 in a hinge or margin loss | `2 * y - 1` |
+            | raw scores in `nll_loss` or `kl_div` | `log_softmax` before it, or `cross_entropy` |
+            | standardized counts in a Poisson loss | the counts themselves |
+            | class numbers in a squared error | `cross_entropy` on one output per class |
+            | a loss with the wrong sign | leave out the minus |
+            | logits reshaped where an axis should be moved | `logits.movedim(1, -1).reshape(-1, classes)` |
+        """,
         numbers=(
             (
                 "logits of which the entries along the classes are not, at every place, the same pattern of different "
@@ -154,7 +166,7 @@ RULE = Rule(
             ),
             (
                 f"a squared or absolute error on one-hot targets, or on the numbers of 3 to {FEW_CLASSES} classes",
-                "any: warning",
+                "any: warning; targets that are stored as floats: note, since counts and ratings look the same",
                 "judgement",
             ),
         ),
