@@ -1,6 +1,6 @@
 """The documentation of findings, written from their rules."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from inspect import cleandoc
 
@@ -11,8 +11,9 @@ PRELUDE = """
 import torch
 from torch import nn
 
-torch.manual_seed(0)
-inputs, targets = torch.randn(64, 8), torch.randint(3, (64,))
+torch.manual_seed(2)
+inputs = torch.randn(64, 8)
+targets = inputs[:, :3].argmax(1)  # three classes
 batches, loss = [(inputs, targets)], "cross_entropy"
 """.strip()
 
@@ -50,11 +51,10 @@ def documentation(code: str, rules: Sequence[Rule] = RULES) -> str:
         raise ValueError(f"code: expected a finding's code, got {code!r}; {meant}")
     rule = by_code[wanted]
     doc, sections = rule.doc, [f"# {rule.code}", _text(rule.doc.meaning)]
-    sections += [_section("Why it happens", doc.why)]
+    sections += [_section("Why it happens", doc.why), _section("An example", _example(rule))]
     sections += [_section("How to fix it", _fix(rule)), _section("When to ignore it", doc.ignore)]
-    sections += [_section("An example", _example(rule))]
     sections += [_section("What is measured, and the threshold", _numbers(rule))]
-    sections += [_section("Related findings", _relations(rule))]
+    sections += [_section("Related findings", _relations(rule, rules))]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -82,21 +82,24 @@ def _code(title: str, text: str) -> str:
 
 def _fix(rule: Rule) -> str:
     """In Python, on the command line, and what `treat` tries."""
-    tried = ", ".join(f"`{name}`" for name in rule.remedies)
-    auto = (
-        f"`theta0 treat` tries these remedies: {tried}." if tried else "`theta0 treat` has no remedy for this finding."
-    )
-    explained = " (the initial weights)" if rule.fault == "the start" else ""
-    parts = [f"What has to be changed: {rule.fault}{explained}.", _code("In Python:", rule.doc.fix)]
     command = _text(rule.doc.command)
-    loaded = _LOADED if "--out" in command else ""
-    parts += [f"On the command line: {command}" if command else "", loaded, auto]
+    explained = " (the initial weights)" if rule.fault == "the start" else ""
+    parts = [
+        f"What has to be changed: {rule.fault}{explained}.",
+        _code("In Python, for the example above:", rule.doc.fix),
+    ]
+    if "`theta0 " in command:
+        parts += [f"On the command line: {command}", _LOADED if "--out" in command else ""]
+    else:
+        parts += [f"`theta0 treat` cannot fix this: {command}" if command else ""]
+    tried = ", ".join(f"`{name}`" for name in rule.remedies)
+    parts += [f"`theta0 treat` without `--with` tries these remedies: {tried}." if tried else ""]
     return "\n\n".join(part for part in parts if part)
 
 
 def _example(rule: Rule) -> str:
     """A network that has the finding, and one like it that has not."""
-    parts = [_code("This has the finding:", rule.doc.ill), _code("This has not:", rule.doc.healthy)]
+    parts = [_code("This has the finding:", rule.doc.ill), _code("This does not:", rule.doc.healthy)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -107,9 +110,19 @@ def _numbers(rule: Rule) -> str:
     return "\n\n".join(part for part in ("\n".join([*head, *rows]) if rows else "", _text(rule.doc.measured)) if part)
 
 
-def _relations(rule: Rule) -> str:
-    """What follows from it."""
-    brings = ", ".join(f"`{code}`" for code in sorted(rule.brings))
-    if not brings:
-        return "No other finding follows from this one."
-    return f"These may follow from it; where they do, they are reported under it: {brings}."
+def _relations(rule: Rule, rules: Sequence[Rule]) -> str:
+    """What it follows from, and what follows from it."""
+    brought_by = _listed(other.code for other in rules if rule.code in other.brings)
+    brings = _listed(rule.brings)
+    before = f"It may follow from these; then fix them first, and it is reported under them: {brought_by}."
+    after = f"These may follow from it; where they do, they are reported under it: {brings}."
+    return "\n\n".join(
+        (
+            before if brought_by else "It follows from no other finding.",
+            after if brings else "No other finding follows from it.",
+        )
+    )
+
+
+def _listed(codes: Iterable[str]) -> str:
+    return ", ".join(f"`{code}`" for code in sorted(codes))

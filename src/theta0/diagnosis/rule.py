@@ -40,7 +40,10 @@ Fault = Literal[
     "batch normalisation",
     "the learning rate",
     "the forward pass",
-    "what is trained",
+    "the training loop",
+    "the number format",
+    "which parameters are trained",
+    "the loading of the checkpoint",
 ]
 Judgement = Callable[[Evidence], Iterable[Finding] | Finding | None]
 # Of one finding, beside the others: a place with the layer that decides within FORWARD, or the finding revised.

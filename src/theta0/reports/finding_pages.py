@@ -26,8 +26,9 @@ it, and the threshold with its source. The same page is shown in the terminal by
 * **Thresholds.** A threshold given as two numbers is that of an error and that of a warning. For "measured" see
   [Where thresholds come from](../thresholds.md).
 
-The examples on these pages run after the following lines; then `theta0.diagnose(model, batches, loss)` reports the
-finding, or does not, as the page says:
+The examples on these pages run after the following lines. Then `theta0.diagnose(model, batches, loss)`, with
+`optimizer=`, `learning_rate=` or `gradient_kept=` where an example sets them, reports the finding, or does not, as the
+page says:
 
 ```python
 {PRELUDE}

@@ -56,7 +56,8 @@ RULE = Rule(
             ),
         ),
         fix="batches = [(x, y.unsqueeze(-1)) for x, y in batches]",
-        command="No command changes your shapes: give the targets the outputs' shape in the target's `batches()`.",
+        command="give the targets the outputs' shape, where your script loads them or in the line that the report "
+        "names.",
         ill="""
             model = nn.Linear(8, 1)
             batches = [(inputs, inputs.sum(1))]  # outputs (64, 1), targets (64,)

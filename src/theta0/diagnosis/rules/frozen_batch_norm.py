@@ -99,7 +99,7 @@ RULE = Rule(
             ),
         ),
         fix="model.train()",
-        command="No command changes the mode: call `.train()` in the target's `model()`.",
+        command="call `model.train()` before training.",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
             model[0].weight.data /= 1000

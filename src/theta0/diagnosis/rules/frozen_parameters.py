@@ -66,7 +66,7 @@ RULE = Rule(
     code="frozen-parameters",
     judge=judge,
     place=Place.FROZEN,
-    fault="what is trained",
+    fault="which parameters are trained",
     revise=revise,
     doc=RuleDoc(
         meaning="These parameters do not change during training.",
@@ -82,7 +82,7 @@ RULE = Rule(
             ),
         ),
         fix="model.requires_grad_(True)",
-        command="No command changes what is trained: call `requires_grad_(True)` in the target's `model()`.",
+        command="call `model.requires_grad_(True)` before the optimizer is made.",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             model[0].requires_grad_(False)

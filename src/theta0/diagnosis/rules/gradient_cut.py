@@ -177,13 +177,14 @@ RULE = Rule(
         numbers=(
             (
                 "trained parameters that get no gradient by any path though the loss depends on them, as a share of "
-                "tensors or of weights; of a term without gradient, its share of the loss",
-                f"any: warning; {HALF:g}, or all that the optimizer holds of one of the model's parts, unless it runs "
-                "under no_grad: error; those that no optimizer holds: note",
+                "tensors or of weights, whichever is larger; where a term of the loss has no gradient, the term's "
+                "share of the loss",
+                f"{HALF:g}: error; a whole part of the model, unless `no_grad` cuts it, which is often meant: error; "
+                "less: warning; parameters that no optimizer holds: note",
                 "exact, from the graph; the severity is judgement",
             ),
             (
-                "steps of a recurrence, three or more, between all of which the state loses its graph",
+                "a recurrence of three or more steps whose state is detached after every step",
                 "all: warning",
                 "exact, from the graph",
             ),
@@ -194,7 +195,7 @@ RULE = Rule(
 
             Net.forward = forward
         """,
-        command="No command changes your forward pass: remove the operation that the finding names.",
+        command="remove the operation that the report names, here `.detach()`.",
         ill="""
             class Net(nn.Module):
                 def __init__(self):
@@ -217,7 +218,7 @@ RULE = Rule(
 
             model = Net()
         """,
-        ignore="You can ignore it where the part is not meant to be trained: then freeze it, so that the "
-        "optimizer does not hold it either.",
+        ignore="You can ignore it where the part is not meant to be trained: then call `requires_grad_(False)` on it, "
+        "and give the optimizer only the parameters that are trained.",
     ),
 )

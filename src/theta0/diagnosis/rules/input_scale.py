@@ -242,7 +242,7 @@ RULE = Rule(
             ),
         ),
         fix="batches = [((x - x.mean(0)) / (x.std(0) + 1e-8), y) for x, y in batches]",
-        command="No command changes your data: standardise them in the target's `batches()`.",
+        command="standardize the inputs where your script loads them.",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             batches = [(inputs * 1000, targets)]

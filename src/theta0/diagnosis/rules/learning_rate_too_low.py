@@ -146,7 +146,8 @@ RULE = Rule(
         meaning="The start is fine, but the steps are so small that the loss will hardly change.",
         why="The rate comes from another optimizer or another model, or its exponent is wrong. Or a schedule "
         "that is made for epochs is stepped after every batch, or its warm-up is an integer division that "
-        "gives 0. theta0 knows schedules from training scripts, which it watches, or from `rates`.",
+        "gives 0. theta0 sees the schedule where you diagnose a script, or "
+        "pass `rates=`.",
         numbers=(
             (
                 "of a script's schedule, the sum of all rates over the highest one, where they fade from the first "
@@ -160,11 +161,12 @@ RULE = Rule(
                 "nothing is learnt in them",
             ),
             (
-                "in a trial, the way from the first loss to what shows learning that a run goes at the rate, and at "
-                "ten or a hundred times it",
-                f"less than {HARDLY:.0%} ({SLOWLY:.0%} where a higher rate goes {HALFWAY:.0%} of it), and {MUCH:.0%} "
-                f"and {AHEAD:g} times as far in as many steps: warning, unless {ONE_BATCH} samples alone are "
-                f"memorized at the rate, or nearly. Advised is a rate at which {PROVEN} steps are seen to train",
+                "progress of short runs at the rate and at 10 and 100 times it: the share of the way from the first "
+                "loss to the loss that counts as learning",
+                f"less than {HARDLY:.0%} at the rate, and at a higher one {MUCH:.0%} or more and {AHEAD:g} times as "
+                f"much: warning ({SLOWLY:.0%} instead of {HARDLY:.0%} where the higher one makes {HALFWAY:.0%}); none "
+                f"where {ONE_BATCH} samples alone are memorized at the rate, or nearly. The rate advised has been seen "
+                f"to train for {PROVEN} steps",
                 "measured",
             ),
             (
@@ -176,9 +178,10 @@ RULE = Rule(
         fix="""
             import theta0
 
-            learning_rate = theta0.suggest_learning_rate(model, batches, loss).value
+            # your optimizer: "sgd", "momentum", "adam", "adamw", …
+            learning_rate = theta0.suggest_learning_rate(model, batches, loss, "adam").value
         """,
-        command="`theta0 rate TARGET --verify`",
+        command="`theta0 rate TARGET` takes the optimizer from your script.",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             learning_rate = 1e-7

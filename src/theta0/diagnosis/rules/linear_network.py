@@ -72,7 +72,7 @@ RULE = Rule(
             ),
         ),
         fix="model = nn.Sequential(model[0], nn.Tanh(), model[1])",
-        command="No command changes your model.",
+        command="put a nonlinearity between the layers that the report names.",
         ill="model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 3))",
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
         ignore="You can ignore a note where a low rank or a separable filter is intended, as in a linear autoencoder.",

@@ -171,7 +171,7 @@ RULE = Rule(
             ),
         ),
         fix="batches = [(x, y / 255) for x, y in batches]",
-        command="No command changes your loss or your data.",
+        command="change the targets or the loss where your script makes them.",
         ill="""
             model, loss = nn.Linear(8, 1), "bce"
             batches = [(inputs, 255 * (inputs.sum(1, keepdim=True) > 0).float())]

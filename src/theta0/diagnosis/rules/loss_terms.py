@@ -171,7 +171,7 @@ RULE = Rule(
             def loss(outputs, targets):
                 return nn.functional.cross_entropy(outputs, targets) + 1e-3 * outputs.square().mean()
         """,
-        command="No command changes your loss: give its terms weights.",
+        command="give the terms of the loss weights.",
         ill="""
             model = nn.Linear(8, 3)
 

@@ -176,7 +176,7 @@ RULE = Rule(
     code="lost-gradient",
     judge=judge,
     place=Place.LOSS,
-    fault="what is trained",
+    fault="the training loop",
     revise=revise,
     doc=RuleDoc(
         meaning="The backward pass computes a gradient, but at the optimizer's step it is zero or almost zero: the "
@@ -212,7 +212,8 @@ RULE = Rule(
             ),
         ),
         fix="gradient_kept = 1.0  # optimizer.zero_grad() stands before loss.backward()",
-        command="No command changes your training loop: move `zero_grad()`, or clip to a larger norm.",
+        command="call `optimizer.zero_grad()`, `loss.backward()`, `optimizer.step()` in this order, or clip to a "
+        "larger norm.",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             optimizer, learning_rate = "sgd", 0.1

@@ -223,7 +223,7 @@ RULE = Rule(
             ),
         ),
         fix="model.rnn.batch_first = True",
-        command="No command changes your forward pass: look at the operation and the line that the finding names.",
+        command="look at the operation and the line that the report names.",
         ill="""
             # Sequences of (samples, length, width) for a layer that expects (length, samples, width).
             class Net(nn.Module):

@@ -266,8 +266,9 @@ RULE = Rule(
                 "measured: pairs that belong together had 2.2 to 19.5, others -1.6 to 2",
             ),
         ),
-        fix="batches = [(x, y + (x[:, 0] > 0)) for x, y in batches]",
-        command="No command changes your data.",
+        fix="batches = [(x, x[:, :3].argmax(1)) for x, _ in batches]  # the labels that belong to these inputs",
+        command="compare a few inputs with their labels by eye, and shuffle both with one index: "
+        "`i = torch.randperm(len(x))`, then `x, y = x[i], y[i]`.",
         ill="""
             model, batches = nn.Linear(8, 3), [(inputs, torch.zeros(64, dtype=torch.long))]
         """,

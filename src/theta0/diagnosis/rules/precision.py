@@ -91,7 +91,7 @@ RULE = Rule(
     judge=judge,
     place=Place.ARITHMETIC,
     brings=frozenset({"learning-rate-too-low"}),
-    fault="what is trained",
+    fault="the number format",
     doc=RuleDoc(
         meaning="The number format is too coarse: the weights do not change although the gradients are right, or "
         "the first step makes them infinite.",
@@ -107,7 +107,7 @@ RULE = Rule(
             ),
         ),
         fix="model.float()",
-        command="No command changes the number format: train in float32 with `torch.autocast`.",
+        command="keep the weights in float32 and train with `torch.autocast`.",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)).to(torch.bfloat16)
             optimizer, learning_rate = "adam", 1e-5

@@ -48,7 +48,7 @@ RULE = Rule(
             ),
         ),
         fix="batches = [(inputs, targets)]",
-        command="No command changes your batches: make them larger in the target's `batches()`.",
+        command="make the batches larger where your script loads them.",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
             batches = [(inputs[:4], targets[:4])]

@@ -136,7 +136,7 @@ RULE = Rule(
             ),
         ),
         fix="model = model[:-1]",
-        command="No command changes your model: remove the operation in the target's `model()`.",
+        command="remove the operation that the report names from the model.",
         ill="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3), nn.Softmax(1))",
         healthy="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))",
         ignore="You can ignore it where the loss does not have to become small, for example where the targets are "

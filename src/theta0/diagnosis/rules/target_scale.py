@@ -62,13 +62,13 @@ RULE = Rule(
                 "judgement",
             ),
             (
-                f"or, of targets below {TINY:g}, the outputs' over theirs",
+                f"for targets smaller than {TINY:g}: root mean square of the outputs over that of the targets",
                 f"{WARNING:g}: warning",
                 "judgement",
             ),
         ),
         fix="batches = [(x, (y - y.mean()) / y.std()) for x, y in batches]",
-        command="No command changes your data: standardise the targets in the target's `batches()`.",
+        command="standardize the targets where your script loads them.",
         ill="""
             model, loss = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)), "mse"
             batches = [(inputs, 5000 + 300 * inputs.sum(1, keepdim=True))]

@@ -66,7 +66,7 @@ RULE = Rule(
     code="training-mode",
     judge=judge,
     place=Place.NORMALIZATION,
-    fault="what is trained",
+    fault="the training loop",
     brings=frozenset({"frozen-batch-norm"}),
     doc=RuleDoc(
         meaning="The network is trained in the wrong mode: without its regularization, with stored statistics, or "
@@ -83,7 +83,7 @@ RULE = Rule(
             ("share of values that dropout drops", f"{DROPPED:g}: warning", "judgement"),
         ),
         fix="model.train()",
-        command="No command changes your training loop: call `model.train()`.",
+        command="call `model.train()` before training, and again after every evaluation.",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 3))
             model.eval()

@@ -92,7 +92,7 @@ RULE = Rule(
     code="unregistered-parameters",
     judge=judge,
     place=Place.LOSS,
-    fault="what is trained",
+    fault="which parameters are trained",
     doc=RuleDoc(
         meaning="The network uses weights that the optimizer does not hold. They keep their random values, are "
         "missing from the state dict, and do not follow `model.to(device)`.",
@@ -115,7 +115,7 @@ RULE = Rule(
             ),
         ),
         fix="model.layers = nn.ModuleList(model.layers)",
-        command="No command changes your model: register the layers in `__init__`.",
+        command="register the layers in `__init__`, and give all parameters to the optimizer.",
         ill="""
             class Net(nn.Module):
                 def __init__(self):

@@ -65,7 +65,7 @@ RULE = Rule(
             ),
         ),
         fix="del model.spare",
-        command="No command changes your forward pass: call the layer, or remove it.",
+        command="call the layer in the forward pass, or remove it.",
         ill="""
             model = nn.Linear(8, 3)
             model.spare = nn.Linear(8, 3)

@@ -108,8 +108,9 @@ RULE = Rule(
         "the factors multiply.",
         numbers=(
             (
-                "norm of the loss's gradient at a layer's preactivations times their root mean square (what a relative "
-                "change does to the loss), over its largest value, for *every* layer from the first to where it begins",
+                "for each layer, norm of the loss's gradient at its preactivations times their root mean square: how "
+                "much the loss reacts to a change of 1 % there. Compared with the largest layer's; *every* layer from "
+                "the first to the one named has to be below the threshold",
                 f"{ERROR:g}; {WARNING:g}",
                 "measured",
             ),
@@ -133,7 +134,8 @@ RULE = Rule(
             model = nn.Sequential(*layers, nn.Linear(8, 3))
         """,
         healthy="model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 3))",
-        ignore="You can ignore the warning about time steps where the task needs only the last steps.",
+        ignore="If the task depends only on the last time steps, ignore the warning about time steps. If it needs the "
+        "first ones, treat it as an error: theta0 cannot know which of the two it is.",
         measured="""
             | gradient norm times root mean square, first layer over largest | networks | trained | stuck |
             | --- | --- | --- | --- |

@@ -47,7 +47,7 @@ RULE = Rule(
     code="weights-not-loaded",
     judge=judge,
     place=Place.DATA,
-    fault="what is trained",
+    fault="the loading of the checkpoint",
     doc=RuleDoc(
         meaning="A checkpoint was loaded with `strict=False`, and its tensors did not reach the module: the network "
         "that was meant to be pretrained (a backbone, a teacher) still has its initial weights.",
@@ -69,7 +69,7 @@ RULE = Rule(
             model.load_state_dict(state)  # strict: it raises where a name is missing
             not_loaded = []
         """,
-        command="No command changes your checkpoint: rename its tensors, or load with `strict=True`.",
+        command="rename the checkpoint's tensors, or load with `strict=True`.",
         ill="""
             from theta0.measurements.unloaded_weights import not_loaded as left_out
 
