@@ -39,7 +39,6 @@ MODULES = (
     "theta0.experiments",
     "theta0.reports",
 )
-REPORTS = {"report": "examples/deep_sigmoid.py", "quickstart report": "docs/train.py"}  # by the name in the page
 COPIED = {"changes.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "security.md": "SECURITY.md"}
 
 
@@ -70,10 +69,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: object, config: MkDocsConfig, files: Files) -> str:
-    """A finding's page gets its picture behind its first paragraph, others the reports that they name."""
-    for name, script in REPORTS.items():
-        if f"{{{{ {name} }}}}" in markdown:
-            markdown = markdown.replace(f"{{{{ {name} }}}}", gallery_pages.report(ROOT / script))
+    """A finding's page gets its picture behind its first paragraph."""
     folder, _, name = page.file.src_uri.partition("/")  # type: ignore[attr-defined]
     code = name.removesuffix(".md")
     if folder != "findings" or files.get_file_from_path(f"findings/{code}.svg") is None:

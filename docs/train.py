@@ -3,7 +3,7 @@ from torch import nn
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 x = torch.randn(256, 8)
 y = x.sum(1)
 
@@ -13,3 +13,4 @@ for epoch in range(20):
         loss = ((model(x[i : i + 32]) - y[i : i + 32]) ** 2).mean()
         loss.backward()
         optimizer.step()
+    print(f"epoch {epoch}: loss {loss.item():.2f}")

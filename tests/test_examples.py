@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,30 @@ def test_an_example_is_found_as_it_is_named_and_left_as_it_was(path):
         assert [f for f in found.findings if f.severity != "note"] == []
     else:
         assert not found.healthy
+
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.mark.slow
+def test_the_quickstart_shows_its_script_and_what_is_printed_for_it():
+    """But for digits, which depend on the processor."""
+    page, script = (DOCS / "quickstart.md").read_text(), (DOCS / "train.py").read_text()
+    assert script in page
+    fixed = script.replace("(model(x[i : i + 32]) -", "(model(x[i : i + 32]).squeeze(-1) -")
+    assert fixed != script
+    assert fixed.partition("    loss = ")[2].partition("\n")[0] in page
+    command = [sys.executable, "-m", "theta0", "diagnose", "train.py"]
+    environment = os.environ | {"COLUMNS": "84", "PYTHONPATH": str(Path(theta0.__file__).parents[1])}
+    done = subprocess.run(command, cwd=DOCS, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    printed = [line.rstrip() for line in done.stdout.rstrip().splitlines()]
+    shown = page.partition("```text\n")[2].partition("\n```")[0].splitlines()
+    assert [without_numbers(line) for line in printed] == [without_numbers(line) for line in shown]
+
+
+def without_numbers(line: str) -> list[str]:
+    return re.sub(r"[0-9.]+(e-?[0-9]+)?", "0", line).split()
 
 
 GALLERY = {
