@@ -195,7 +195,7 @@ def test_a_healthy_start_has_nothing_to_fix_and_leaves_with_0(tmp_path):
     out = tmp_path / "start.safetensors"
     result = inside("treat", target(tmp_path, HEALTHY), "--out", out)
     assert result.exit_code == 0, result.stderr
-    assert "Nothing was found to fix; the model is as it was." in " ".join(result.stdout.split())
+    assert "Nothing to fix: no error and no warning was found." in " ".join(result.stdout.split())
     assert not out.exists()
 
 

@@ -266,7 +266,7 @@ def test_wherever_a_training_step_works(name):
 def test_large_targets_are_named():
     model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
     found = suggest_learning_rate(model, [(X, 1e4 + X[:, :1])], "mse", "adam", generator=0)
-    assert any("standardise the targets" in sentence for sentence in found.advice)
+    assert any("standardize the targets" in sentence for sentence in found.advice)
     plain = suggest_learning_rate(model, [(X, X[:, :1])], "mse", "adam", generator=0)
     assert not plain.advice
 

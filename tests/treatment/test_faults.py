@@ -56,7 +56,7 @@ ELSEWHERE = {
     "too high a rate": (net(), classes(), LOGITS, {"learning_rate": 500.0}, "learning rate", "theta0 rate"),
     "dead at the output": (dead_head(), values((-1, 1)), SQUARES, {}, "output and the loss", "remove relu after '2'"),
     "dead at off-centre data": (dead_at_positive_data(), classes(1, 6.0), LOGITS, {}, "the data", "inputs.mean(0)"),
-    "frozen statistics": (normalised().eval(), classes(), LOGITS, {}, "batch normalisation", "model.train()"),
+    "frozen statistics": (normalised().eval(), classes(), LOGITS, {}, "batch normalization", "model.train()"),
 }
 
 
@@ -102,7 +102,7 @@ def test_a_column_that_does_not_vary_is_only_centred():
 def test_tokens_cannot_be_standardised():
     model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(8, 2))
     tokens = [(torch.zeros(4, 2, dtype=torch.long), torch.zeros(4, dtype=torch.long)) for _ in range(4)]
-    with pytest.raises(ValueError, match="standardise the data"):
+    with pytest.raises(ValueError, match="standardize the data"):
         treat(model, tokens, "cross_entropy", with_="standardize-input")
 
 

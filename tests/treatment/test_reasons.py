@@ -47,6 +47,6 @@ def test_what_the_proof_says(treated, holds, rate, said):
 
 
 def test_nothing_to_fix_and_nothing_that_an_initialization_fixes():
-    assert reasons.nothing(SimpleNamespace(findings=[])).startswith("Nothing was found to fix")
+    assert reasons.nothing(SimpleNamespace(findings=[])) == "Nothing was tried, and the model is as it was."
     found = [SimpleNamespace(code=code) for code in ("input-scale", "input-scale", "precision")]
     assert "(input-scale, precision)" in reasons.nothing(SimpleNamespace(findings=found))

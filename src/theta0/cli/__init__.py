@@ -43,7 +43,7 @@ class Format(StrEnum):
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Look at the point where a network starts training, say what is wrong with it, fix it, prove that it trains.",
+    help="Say why a network does not train, fix its initial weights, find its learning rate, prove each by short runs.",
 )
 
 
@@ -73,7 +73,7 @@ def diagnose(
     ] = Format.text,
     html: HtmlOption = None,
 ) -> None:
-    """Say what is wrong with a starting point. Exit code: 0 no finding of severity error, 1 some, 2 bad target."""
+    """Say why a network does not train. Exit code: 0 no finding of severity error, 1 some, 2 bad target."""
     given, began = replace(given, as_json=given.as_json or format_ is Format.json), time.monotonic()
 
     def diagnosed(t: "Target", tell: Tell) -> Outcome:
@@ -123,7 +123,10 @@ def treat(
     steps: Annotated[int, typer.Option(help="Training budget of each start.", min=1)] = 100,
     html: HtmlOption = None,
 ) -> None:
-    """Fix a starting point and prove it. Exit code: 0 kept or nothing to fix, 1 nothing was better, 2 bad target."""
+    """Fix the initial weights and prove it; --out keeps them.
+
+    Exit code: 0 kept or nothing to fix, 1 nothing was better, 2 bad target.
+    """
 
     def treated(t: "Target", tell: Tell) -> Outcome:
         options = {"with_": with_, "steps": steps, "progress": tell}
@@ -173,7 +176,10 @@ def rate(
         bool, typer.Option("--warm-up", help="Also try a higher rate that is raised step by step.")
     ] = False,
 ) -> None:
-    """Find the learning rate to train with, by short runs. Exit code: 0 found, 1 no rate trains, 2 bad target."""
+    """Find the learning rate to train with, by short runs; diagnose first.
+
+    Exit code: 0 found, 1 no rate trains, 2 bad target.
+    """
     options = {"certify": certify, "batch_sizes": batch_size or None, "steps": steps, "warm_up": warm_up}
 
     def rated(t: "Target", tell: Tell) -> Outcome:

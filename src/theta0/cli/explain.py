@@ -21,7 +21,7 @@ def explain(
     gradients: Annotated[float, typer.Option(help="Gradients at most.", min=1)] = 400.0,
     html: HtmlOption = None,
 ) -> None:
-    """Find the change that makes it train, and prove it. Exit code: 0 it trains, 1 it does not, 2 bad target."""
+    """Find the change that makes it train, and prove it. Exit code: 0 it trains as it is, 1 not, 2 bad target."""
 
     def explained(t: "Target", tell: Tell) -> Outcome:
         options = {"budget": gradients, "seconds": given.budget or _SECONDS, "progress": tell}

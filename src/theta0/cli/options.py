@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from theta0.targets import Target
 
 _ARGUMENTS = "theta0.arguments"
-_PANEL = "Options of every verb"
+_PANEL = "Options of every command"
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def curvature_products(
             for "bce". Its expectation over labels is taken exactly; it then equals the Gauss-Newton matrix.
         recompute: build each batch's graph anew in every product, so that one batch's graph is held at a time: about
             twice the cost. None does so when an accelerator runs out of memory. Smaller batches need less memory;
-            without batch normalisation they give the same matrix.
+            without batch normalization they give the same matrix.
         inverse_preconditioner: the diagonal of P⁻¹; the matrix is then P^(-1/2) A P^(-1/2).
         seed: of what the forward pass draws.
 

@@ -98,7 +98,7 @@ def top_eigenvalue(
 
     Gradient descent on the loss is stable at learning rates below 2/λ_max (furusho2020thesis §2.4). Curvature is over
     the parameters that require a gradient, of the mean over batches (by their sizes) of the loss as given. The model
-    is left as it was. Batch normalisation stays in the mode in which it is found, dropout is off.
+    is left as it was. Batch normalization stays in the mode in which it is found, dropout is off.
 
     The iteration starts at the top eigenvector over an eighth of each batch's samples (eight at least), found in the
     same way, plus a tenth of a random direction. For batches below 16, inputs that cannot be cut and k > 1 it starts at

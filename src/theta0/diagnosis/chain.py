@@ -30,7 +30,7 @@ class Link:
     def sensitivity(self) -> float | None:
         """Gradient norm times root mean square: what a relative change of the preactivations does to the loss.
 
-        The gradient alone is small wherever the preactivations are large, also where a normalisation undoes both.
+        The gradient alone is small wherever the preactivations are large, also where a normalization undoes both.
         """
         return None if self.backward is None else self.backward * self.rms
 

@@ -37,7 +37,7 @@ Fault = Literal[
     "the start",
     "the data",
     "the output and the loss",
-    "batch normalisation",
+    "batch normalization",
     "the learning rate",
     "the forward pass",
     "the training loop",

@@ -27,7 +27,7 @@ from theta0.experiments.runs import Experiment, PausedRun, continued, counting, 
 FACTOR = 3.0  # between candidates
 _MOVED = 0.03  # of a weight's norm by the first step, where there is no curvature to start from
 _LEARNT = 0.99  # of the best constant predictor's loss: not lower, and no longer falling, is not training
-_TARGETS = 10.0  # times a standardised target's spread, or its mean over its spread
+_TARGETS = 10.0  # times a standardized target's spread, or its mean over its spread
 TIE = 0.05  # of the least loss
 EDGE = 1.5  # times its bound: training at a fixed rate settles near it (Cohen et al., 2021), well above it breaks
 KEPT = 0.5  # of the leader's fall; where the loss falls in proportion to the rate a lower one keeps a third
@@ -357,7 +357,7 @@ def _advice(experiment: Experiment) -> tuple[str, ...]:
     if 1 / _TARGETS < spread < _TARGETS and abs(mean) < _TARGETS * spread:
         return ()
     return (
-        f"The targets have mean {mean:.3g} and standard deviation {spread:.3g}: standardise the targets "
+        f"The targets have mean {mean:.3g} and standard deviation {spread:.3g}: standardize the targets "
         "((targets - mean) / deviation); most of the training goes into reaching their size.",
     )
 

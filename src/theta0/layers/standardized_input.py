@@ -1,4 +1,4 @@
-"""A wrapper that standardises what a model is given."""
+"""A wrapper that standardizes what a model is given."""
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ class StandardizedInput(nn.Module):
     def __init__(self, model: nn.Module, inputs: list[Tensor]) -> None:
         super().__init__()
         if not inputs or not all(isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 1 for x in inputs):
-            raise ValueError("inputs: expected floating tensors of samples, got something else; standardise the data")
+            raise ValueError("inputs: expected floating tensors of samples, got something else; standardize the data")
         data = torch.cat([x.detach().double().flatten(0, 0 if x.dim() == 2 else -2) for x in inputs])
         data = data if inputs[0].dim() == 2 else data.reshape(-1, 1)
         mean, std = data.mean(0), data.std(0, correction=0)
@@ -29,6 +29,6 @@ class StandardizedInput(nn.Module):
         self.train(model.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Standardise and apply the model."""
+        """Standardize and apply the model."""
         result: Tensor = self.model((x - self.mean) / self.std)
         return result

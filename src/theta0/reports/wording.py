@@ -152,6 +152,8 @@ def run_verdict(run: Run) -> str:
 def treatment_verdict(treatment: Treatment) -> str:
     """A treatment in one sentence."""
     remedy, treated, untreated = printable(treatment.remedy), treatment.treated, treatment.untreated
+    if treatment.healthy:
+        return "Nothing to fix: no error and no warning was found."
     if not treatment.kept:
         tried = f"{remedy} was no better" if remedy else "no remedy was tried"
         return f"Nothing was kept, the model is bit for bit as given: {tried}."

@@ -28,7 +28,7 @@ def redraw(model: nn.Module, batches: Iterable[Any], loss: Loss = None, *, gener
 
     Matrices and kernels get a normal draw with the gain of the nonlinearity that they feed (He et al., 2015), those of
     no layer that is seen a uniform one (Glorot & Bengio, 2010); the biases of such layers and other vectors get zeros,
-    scales of normalisations ones. Zero weights are not touched: they may be meant.
+    scales of normalizations ones. Zero weights are not touched: they may be meant.
     """
     inner = initialised(model)
     found = trained_tensors(inner)

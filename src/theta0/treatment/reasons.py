@@ -17,7 +17,7 @@ CONSTRAINED = (
 def nothing(before: Diagnosis) -> str:
     """There is nothing that a remedy answers."""
     if not before.findings:
-        return "Nothing was found to fix; the model is as it was."
+        return "Nothing was tried, and the model is as it was."
     codes = ", ".join(dict.fromkeys(finding.code for finding in before.findings))
     return f"No initialization fixes what was found ({codes}); see each finding's advice. The model is as it was."
 
@@ -66,5 +66,5 @@ def _compared(name: str, steps: int, treated: float, untreated: float) -> str:
 def _both_diverge(name: str, run: Run) -> str:
     return (
         f"Not kept: both starts diverge, with {name} and without, at rate {run.rate:g}; "
-        "lower it (theta0 rate TARGET finds one), or for regression standardise the targets. The model is as it was."
+        "lower it (theta0 rate TARGET finds one), or for regression standardize the targets. The model is as it was."
     )

@@ -98,7 +98,7 @@ def _plain_because(layer: Layer) -> str | None:
 
 def silent_layers(model: nn.Module) -> list[str]:
     """Modules whose weight is all zero: the start of a residual branch or a head, on purpose."""
-    # Not by getattr: spectral normalisation moves its buffers when its weight is only looked at.
+    # Not by getattr: spectral normalization moves its buffers when its weight is only looked at.
     weights = ((path, module._parameters.get("weight")) for path, module in model.named_modules())
     return [path for path, weight in weights if weight is not None and not bool(weight.detach().any())]
 

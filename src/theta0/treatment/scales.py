@@ -53,7 +53,7 @@ def tied_scale(model: nn.Module, batches: Iterable[Any], loss: Loss = None, *, g
 
 
 def gain_guard(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, generator: Randomness = None) -> Applied:
-    """Take back the gains of weight normalisation that dividing by the deviation of a silent channel made.
+    """Take back the gains of weight normalization that dividing by the deviation of a silent channel made.
 
     Such a gain is ten times the norm of its direction and of its layer's typical gain, or more; it becomes that
     norm, and its bias zero (Salimans & Kingma, 2016, section 3, assumes channels that vary).
@@ -65,7 +65,7 @@ def gain_guard(model: nn.Module, batches: Iterable[Any], loss: Any = None, *, ge
             for gain, direction in _gains(module):
                 guarded += _guard(gain, direction, getattr(module, "bias", None))
         if not guarded:
-            raise InapplicableError("expected a weight-normalised layer with a gain out of all proportion, got none")
+            raise InapplicableError("expected a weight-normalized layer with a gain out of all proportion, got none")
     return Applied()
 
 
@@ -84,7 +84,7 @@ def _guard(gain: Tensor, direction: Tensor, bias: Any) -> int:
 
 
 def _gains(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
-    """Gains and directions of new and old weight normalisation, where they are one per unit."""
+    """Gains and directions of new and old weight normalization, where they are one per unit."""
     found = []
     if parametrize.is_parametrized(module):
         for entry in module.parametrizations.values():  # type: ignore[operator]

@@ -29,8 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 _IN_LOSS = (
     "The loss compares outputs of shape {output} with targets of shape {target}: broadcasting makes {terms:,} terms of "
-    "{fewest:,}, each output compared with every target, so that only a constant is best. Give both the same shape, "
-    "for example by outputs.squeeze(-1) or targets.unsqueeze(-1)."
+    "{fewest:,}, each output compared with every target, so that only a constant is best. Give both the same shape."
 )
 _OF_MODEL = (
     "The model puts shapes {output} and {target} together: broadcasting makes {terms:,} outputs of {fewest:,} samples, "

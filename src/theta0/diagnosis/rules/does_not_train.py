@@ -50,7 +50,7 @@ def excluded(probe: Probe, evidence: Evidence) -> str:
     """What the experiments rule out, joined by semicolons."""
     found = [f"the learning rate ({rates(probe)} were tried)"]
     if probe.fits_one_batch is False:
-        found.append(f"data that are too many or too noisy ({ONE_BATCH} samples alone are not learnt either)")
+        found.append(f"data that are too many or too noisy ({ONE_BATCH} samples alone are not learned either)")
     change = changed_without_data(evidence.model, evidence.batches[0])
     evidence.spend(2 / 3)
     if change is not None and change > 0:
@@ -78,7 +78,7 @@ RULE = Rule(
                 "the mean loss of the last steps, against that of the best outputs that are the same for every sample "
                 f"(less {LEARNT:.0%} of what there is to learn below it)",
                 f"not below it at any rate, less than {CLOSING:.0%} of the way there in the second half of a run, "
-                f"and {ONE_BATCH} samples alone not learnt to half: error",
+                f"and {ONE_BATCH} samples alone not learned to half: error",
                 "judgement",
             ),
         ),
@@ -98,8 +98,8 @@ RULE = Rule(
         """,
         ignore="You can ignore it where training starts from a network that has already learned what these "
         "batches contain.",
-        measured="A run that is on its way, or a start from which a few samples are learnt, is called undecided, which "
-        "is a line among what was not measured: a hundred gradients are too few to tell a slow network from an ill "
-        "one. Where no other cause is an error, the first warning becomes one, since the runs confirm it.",
+        measured="A run that is on its way, or a start from which a few samples are learned, is called undecided, "
+        "which is a line among what was not measured: a hundred gradients are too few to tell a slow network from an "
+        "ill one. Where no other cause is an error, the first warning becomes one, since the runs confirm it.",
     ),
 )

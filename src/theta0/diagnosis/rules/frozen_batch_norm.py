@@ -1,4 +1,4 @@
-"""Batch normalisation out of training mode whose running statistics are not those of its input."""
+"""Batch normalization out of training mode whose running statistics are not those of its input."""
 
 from collections.abc import Sequence
 
@@ -44,8 +44,8 @@ def _message(concerned: Sequence[BatchNormCall], worst: BatchNormCall, shifted: 
         else f"variance is {worst.ratio:.1e} times what it divides by"
     )
     return (
-        f"Batch normalisation {concerned[0].layer!r} ({len(concerned)} such layers) is not in training mode and "
-        f"its running statistics are {state}: at {worst.layer!r} its input's {off}, so it normalises nothing. Call "
+        f"Batch normalization {concerned[0].layer!r} ({len(concerned)} such layers) is not in training mode and "
+        f"its running statistics are {state}: at {worst.layer!r} its input's {off}, so it normalizes nothing. Call "
         "model.train(), or take the statistics first by forward passes in training mode."
     )
 
@@ -73,7 +73,7 @@ RULE = Rule(
     judge=judge,
     place=place,
     brings=SCALE | SILENCE | {"input-scale"},
-    fault="batch normalisation",
+    fault="batch normalization",
     doc=RuleDoc(
         meaning="Batch normalization does not normalize: signals shrink or grow from layer to layer as if it were "
         "not there.",

@@ -69,7 +69,7 @@ RULE = Rule(
         """,
         ignore="You can ignore it where copies are intended and something separates them later, such as dropout "
         "or noise on the weights.",
-        measured="A vector of scales, as of a normalisation, has no units: this was learned from a false alarm on a "
+        measured="A vector of scales, as of a normalization, has no units: this was learned from a false alarm on a "
         "library model.",
     ),
 )

@@ -40,7 +40,7 @@ def judge(evidence: Evidence) -> Finding | None:
         threshold=threshold,
         message=(
             f"The first loss is {loss:.3g}, {ratio:.3g} times that of the best output that ignores the input "
-            f"({constant:.3g}): training starts by unlearning. Make the outputs smaller, or for regression standardise "
+            f"({constant:.3g}): training starts by unlearning. Make the outputs smaller, or for regression standardize "
             "the targets or start the last bias at their mean."
         ),
         remedy="theta0 treat TARGET --with unit-variance --out start.safetensors",

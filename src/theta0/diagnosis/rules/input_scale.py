@@ -29,7 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _large(evidence: Evidence) -> Finding | None:
-    """Large data, no normalisation behind them, and a first layer that is as far off."""
+    """Large data, no normalization behind them, and a first layer that is as far off."""
     large = [
         found
         for found in evidence.inspection.inputs
@@ -44,7 +44,7 @@ def _large(evidence: Evidence) -> Finding | None:
         (first.rms, LARGE),
         f"The data reach layer {first.layer!r} with root mean square {first.rms:.3g} and mean {first.mean:.3g}, "
         "where weights are drawn for about 1; the layer's output is as far off. "
-        "Standardise the inputs to mean 0 and standard deviation 1, then diagnose again.",
+        "Standardize the inputs to mean 0 and standard deviation 1, then diagnose again.",
     )
 
 
@@ -75,7 +75,7 @@ def _constant(evidence: Evidence) -> Finding | None:
         return None
     what = (
         f"The inputs vary between samples by {spread:.1e} of their size: next to what they share, nothing differs. "
-        "Standardise the inputs to mean 0 and standard deviation 1."
+        "Standardize the inputs to mean 0 and standard deviation 1."
     )
     return _finding("warning", [layer], (spread, ALIKE), what)
 
@@ -123,7 +123,7 @@ def _lost(evidence: Evidence) -> Finding | None:
 
 
 def _small(evidence: Evidence) -> Finding | None:
-    """Data of which even the largest number is small, and no normalisation behind them."""
+    """Data of which even the largest number is small, and no normalization behind them."""
     met = [found for found in evidence.inspection.inputs if not found.constant]
     small = [found for found in met if 0 < found.extreme < SMALL and not found.normalised]
     if not small or len(small) < len(met):
@@ -134,7 +134,7 @@ def _small(evidence: Evidence) -> Finding | None:
         [found.layer for found in small],
         (first.extreme, SMALL),
         f"The largest number that reaches layer {first.layer!r} is {first.extreme:.2g}, where weights are drawn for "
-        "data of about 1: biases drown what differs between samples. Standardise the inputs to mean 0 and standard "
+        "data of about 1: biases drown what differs between samples. Standardize the inputs to mean 0 and standard "
         "deviation 1.",
     )
 
@@ -219,13 +219,13 @@ RULE = Rule(
         "scaled twice; or a basis (splines, radial functions) does not cover the data.",
         numbers=(
             (
-                "root mean square of the data as the first layer meets them, where no normalisation follows and the "
+                "root mean square of the data as the first layer meets them, where no normalization follows and the "
                 f"layer's output is above {LARGE_OUTPUT:g}",
                 f"{LARGE:g}: warning; error where a finding of wrong scale follows",
                 "LeCun et al. (1998), section 4.3; judgement",
             ),
             (
-                "or the largest magnitude that meets a first layer, where no normalisation follows",
+                "or the largest magnitude that meets a first layer, where no normalization follows",
                 f"{SMALL:g}: warning; error where a silent signal follows",
                 "judgement",
             ),

@@ -59,11 +59,11 @@ def _clearly(better: ExperimentRun, run: ExperimentRun, probe: Probe) -> bool:
 
 
 def _slack(evidence: Evidence) -> float:
-    """How many times as much is allowed with batch normalisation in training mode."""
+    """How many times as much is allowed with batch normalization in training mode."""
     # It makes the loss blind to the weights' scale; a rate too high makes them grow, which lowers it (Arora, Li & Lyu,
     # 2019).
-    normalised = any(isinstance(m, _BatchNorm) and m.training for m in evidence.model.modules())
-    return BATCH_NORM_SLACK if normalised else 1.0
+    normalized = any(isinstance(m, _BatchNorm) and m.training for m in evidence.model.modules())
+    return BATCH_NORM_SLACK if normalized else 1.0
 
 
 def _unstable(rate: float, allowed: LearningRate, slack: float) -> Finding | None:
@@ -116,7 +116,7 @@ def _first_step(evidence: Evidence, rate: float) -> Finding | None:
         threshold=threshold,
         message=(
             f"At the rate {rate:g} the first steps change {first!r} and {second!r} by {ratio:.3g} times their own norm "
-            f"or more: what comes out is another network. For regression standardise the targets (the first loss is "
+            f"or more: what comes out is another network. For regression standardize the targets (the first loss is "
             f"{evidence.network.get('loss', float('nan')):.3g}); else divide the rate by {ratio / 0.01:.2g}, or clip "
             "the gradient's norm."
         ),
@@ -147,13 +147,13 @@ RULE = Rule(
             (
                 "the rate over the largest stable one, λ of the Gauss-Newton matrix on the first batch",
                 f"{ERROR:g}; {WARNING:g} (SGD, momentum), {ADAPTIVE_WARNING:g} (adaptive); {BATCH_NORM_SLACK:g} times "
-                "as much with batch normalisation in training mode",
+                "as much with batch normalization in training mode",
                 "above the bound the quadratic diverges; measured",
             ),
             (
                 "SGD and momentum: rate times gradient's norm (ten times that with momentum 0.9) over the weight's own "
                 "norm, for all but the one weight that moves most",
-                f"{STEP_ERROR:g}; {STEP_WARNING:g}, {BATCH_NORM_SLACK:g} times as much with batch normalisation",
+                f"{STEP_ERROR:g}; {STEP_WARNING:g}, {BATCH_NORM_SLACK:g} times as much with batch normalization",
                 "measured",
             ),
         ),
@@ -177,7 +177,7 @@ RULE = Rule(
             **Rates above 2/λ**, the largest stable one ([Learning rates](../rates.md)). Plain ResNets on digits, MNIST
             and a JPEG copy of CIFAR-10: the loss fell in 75 of 75 runs at 1.6 times 2/λ, in 33 of 75 at 4 times
             (`theta0 reproduce furusho2020thesis fig17`, `fig22`). A transformer trained well with Adam at 1.8
-            times. Batch normalisation in training mode makes the loss blind to the weights' scale, so that a high rate
+            times. Batch normalization in training mode makes the loss blind to the weights' scale, so that a high rate
             lowers itself (Arora, Li & Lyu, 2019): a 30-layer network with it trained well with Adam at 9 to 18 times.
 
             **The length of the first step** is judged because the curvature at the start does not know a squared
@@ -186,9 +186,9 @@ RULE = Rule(
             length of 0.3 on; those with three layers failed from 0.01 on, where a single step says nothing yet. Tanh
             ones still learned at 0.4; at 1 the three-layer ones were left with half of the constant's loss. With
             momentum the same happened at a tenth of these lengths. Healthy starts had 0.08 at most (0.3 with momentum
-            and batch normalisation). So the thresholds are late for deep ReLU networks.
+            and batch normalization). So the thresholds are late for deep ReLU networks.
 
-            The adaptive threshold, the slack for batch normalisation and the two error levels were set after looking at
+            The adaptive threshold, the slack for batch normalization and the two error levels were set after looking at
             networks that trained in spite of a first, stricter value; they have not been tried on networks that took no
             part in setting them. An absolute error has no curvature but in its kinks; nothing is said of its rate.
         """,

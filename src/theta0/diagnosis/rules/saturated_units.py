@@ -25,7 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
         message=(
             f"After layer {flat[0].layer!r} the nonlinearity is flat (slope below 5 % of its maximum) for "
             f"{flat[0].numbers['saturated_share']:.0%} of its inputs, so almost no gradient passes. "
-            "Standardise the inputs or rescale the weights to unit variance."
+            "Standardize the inputs or rescale the weights to unit variance."
         ),
         remedy="theta0 treat TARGET --with unit-variance --out start.safetensors",
         source=f"slope below 5 % of its maximum: Glorot & Bengio (2010), section 3; share {MEASURED}",

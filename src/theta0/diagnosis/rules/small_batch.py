@@ -1,4 +1,4 @@
-"""Batch normalisation that sees a handful of values per channel."""
+"""Batch normalization that sees a handful of values per channel."""
 
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Finding
@@ -21,7 +21,7 @@ def judge(evidence: Evidence) -> Finding | None:
         quantity="values for each channel",
         threshold=float(SMALL),
         message=(
-            f"Batch normalisation {least.layer!r} takes its statistics from {least.values} values a channel, so they "
+            f"Batch normalization {least.layer!r} takes its statistics from {least.values} values a channel, so they "
             f"are off by about {(2 / (least.values - 1)) ** 0.5:.0%} from batch to batch. "
             "Use larger batches, or GroupNorm, which does not look at other samples."
         ),
@@ -35,14 +35,14 @@ RULE = Rule(
     code="small-batch",
     judge=judge,
     place=Place.BATCH_SIZE,
-    fault="batch normalisation",
+    fault="batch normalization",
     doc=RuleDoc(
         meaning="The mean and the variance that batch normalization uses are mostly noise, and the running "
         "statistics, which are used in evaluation mode, differ from them.",
         why="The batches are small, and the layer has only one position per sample, as after pooling.",
         numbers=(
             (
-                "values per channel under batch normalisation in training mode",
+                "values per channel under batch normalization in training mode",
                 f"{SMALL}: warning",
                 "Wu & He (2018); the variance of four values is off by 80 %",
             ),

@@ -33,7 +33,7 @@ def judge(evidence: Evidence) -> Finding | None:
         threshold=threshold,
         message=(
             f"The targets (mean {found.target_mean:.4g}, standard deviation {found.target_std:.4g}) are {size}: {why}. "
-            "Standardise the targets to mean 0 and standard deviation 1, and undo it on the outputs."
+            "Standardize the targets to mean 0 and standard deviation 1, and undo it on the outputs."
         ),
         remedy="targets = (targets - targets.mean()) / targets.std()",
         source="a network starts with outputs of order 1; threshold: judgement",
