@@ -6,12 +6,14 @@ import report_cases as cases
 from hypothesis import given
 from hypothesis import strategies as st
 
+from theta0._records import Record
 from theta0.reports.wording import (
     counted,
     diagnosis_verdict,
     extent,
     fate,
     finding_verdict,
+    network_facts,
     number,
     printable,
     share,
@@ -137,3 +139,9 @@ def test_an_extent_counts_layers_not_their_parameters(layers, text):
 )
 def test_a_finding_names_its_number_and_its_place_where_it_has_one(layer, value, threshold, quantity, text):
     assert finding_verdict(cases.finding("x", layer, value, threshold, quantity=quantity)) == text
+
+
+def test_a_constant_prediction_without_a_least_loss_is_none():
+    records = (Record("", "loss", 0.7), Record("", "loss_constant", -math.inf), Record("", "output_rms", math.inf))
+    facts = dict(network_facts(replace(cases.healthy(), records=records)))
+    assert facts == {"loss": "0.7", "best constant prediction": "none", "output size": "inf"}

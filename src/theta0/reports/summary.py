@@ -18,17 +18,18 @@ def main_numbers(treatment: Treatment) -> list[tuple[str, str, str]]:
     before, after = treatment.before, treatment.after
     rows = [
         (label, read(untreated) if untreated else ABSENT, read(treated) if treated else ABSENT)
-        for label, read in _run_numbers(runs)
+        for label, read in _run_numbers(runs, len(treatment.confirmations))
     ]
     rows += [(label, read(before), read(after) if after else ABSENT) for label, read in _start_numbers()]
     return [row for row in rows if row[1:] != (ABSENT, ABSENT)]
 
 
-def _run_numbers(runs: tuple[Run | None, Run | None]) -> list[tuple[str, Callable[[Run], str]]]:
+def _run_numbers(runs: tuple[Run | None, Run | None], orders: int) -> list[tuple[str, Callable[[Run], str]]]:
     steps = max((len(run.losses) for run in runs if run), default=0)
+    first = ", first order" if orders > 1 else ""  # the verdict has the mean over all data orders
     return [
         ("held-out loss at the start", lambda run: number(run.held_out_start)),
-        (f"held-out loss after {steps} steps", lambda run: number(run.held_out) + _diverged(run, steps)),
+        (f"held-out loss after {steps} steps{first}", lambda run: number(run.held_out) + _diverged(run, steps)),
         ("optimizer", lambda run: printable(run.optimizer)),
         ("learning rate", lambda run: number(run.rate)),
     ]

@@ -186,7 +186,10 @@ def network_facts(diagnosis: Diagnosis, *, brief: bool = False) -> list[tuple[st
         for q, value in facts.items()
         if q in BRIEF or not brief
     ]
-    return [(label, f"{number(value)} {printable(unit)}".rstrip()) for label, value, unit in labels]
+    return [
+        (label, "none" if value == -math.inf else f"{number(value)} {printable(unit)}".rstrip())  # without a minimum
+        for label, value, unit in labels
+    ]
 
 
 def probe_lines(diagnosis: Diagnosis) -> list[str]:
