@@ -90,10 +90,23 @@ def test_packed_sequences_are_followed():
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_fused_recurrent_layers(kind, batch_first):
-    model = kind(4, 5, batch_first=batch_first)
-    (call,), _ = seen(model, normal(2, 3, 4))
-    assert call.kind == "recurrent"
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("packed", [True, False])
+def test_fused_recurrent_layers(kind, batch_first, bias, packed):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = kind(4, 5, batch_first=batch_first, bias=bias)
+
+        def forward(self, x):
+            lengths = torch.tensor([x.shape[1 if batch_first else 0]] * x.shape[0 if batch_first else 1])
+            return self.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first) if packed else x)[0]
+
+    (call,), _ = seen(Net(), normal(2, 3, 4))
+    assert (call.layer, call.kind) == ("rnn", "recurrent")
+    assert len(call.owner.parameters) == (4 if bias else 2)
+    if packed:
+        return
     assert call.sample_axis == (0 if batch_first else 1)
 
 

@@ -186,7 +186,8 @@ def _sample_axis(attention: Step | None) -> int | None:
 
 def _recurrent(step: Step, result: Any) -> LinearCall | None:
     arguments, owners = step.arguments, step.interpreter.owners
-    weights = next((a for a in arguments[1:] if isinstance(a, (list, tuple)) and len(a) > 2), None)
+    lists = [a for a in arguments[2:4] if isinstance(a, (list, tuple))]  # packed sequences bring their lengths too
+    weights = lists[-1] if lists else None
     owner = owners.module_of(weights[0]) if weights and owners is not None else None
     if owner is None or weights is None:
         return None
