@@ -53,7 +53,7 @@ class Cut:
         operation: the operation.
         kind: "detach", "no_grad", "left torch", "not differentiable", "zero derivative", "derivative" (of a function
             that is differentiated inside the step, which depends on nothing more), "zero" (a gradient arrives and none
-            is passed on) or "rebuilt".
+            is passed on), "rebuilt" or "codes" (what is compared with data depends on data by whole numbers only).
         parameters: the names of the parameters that get no gradient, in the model's order.
         term: where only a summand of the loss is cut off: its number among the summands.
         partly: whether the parameters get a gradient by other paths.
@@ -97,11 +97,13 @@ class _Trail:
         live: the parameters on which it depends differentiably, as bits.
         lost: those on which it depends by its value only, as bits.
         cuts: the cuts behind it, as bits.
+        data: whether numbers that the model is given are in it, and not only whole numbers made of them.
     """
 
     live: int = 0
     lost: int = 0
     cuts: int = 0
+    data: bool = False
 
 
 @dataclass
@@ -111,6 +113,7 @@ class _Seen:  # grows during a pass; a plain accumulator
     exits: list[tuple[Operation, int]] = field(default_factory=list)
     used: int = 0
     activations: dict[str, None] = field(default_factory=dict)
+    coded: list[_Trail] = field(default_factory=list)
 
 
 def gradient_paths(model: nn.Module, batch: Batch, loss: Loss, stuck: Sequence[str] = ()) -> GradientPaths:
@@ -143,6 +146,7 @@ def gradient_paths(model: nn.Module, batch: Batch, loss: Loss, stuck: Sequence[s
         elsewhere = _dead_elsewhere(model, batch, loss, trained) if dead else None
         dead = [cut for cut in dead if elsewhere is None or cut.term in elsewhere]
         cuts += [] if cuts else _constant_derivatives(names, seen, trail)
+        cuts += [] if cuts else _codes(names, seen)
         if stuck and value.requires_grad:
             zeros = _zeros(value, {name: trained[name] for name in stuck if name in reached}, nodes)
             cuts += [Cut(operation, kind, lost) for operation, kind, lost in zeros]
@@ -188,6 +192,8 @@ def _paths_handler(seen: _Seen) -> Handler:
         if step.name in FACTORIES:
             return None
         trails = [(tensor, trail_of(step, tensor)) for tensor in step.tensors]
+        data = any(trail.data for _, trail in trails) or _given_data(step, trails)
+        seen.coded += _compared_codes(step, trails, seen)
         live = lost = cuts = 0
         for _, trail in trails:
             live, lost, cuts = live | trail.live, lost | trail.lost, cuts | trail.cuts
@@ -203,17 +209,53 @@ def _paths_handler(seen: _Seen) -> Handler:
         changed = step.arguments[:1] if result is None else (result,)
         results = tensors_in(changed, {})
         if not results or not live:
-            return _Trail(0, lost, cuts) if results else None
+            return _Trail(0, lost, cuts, data) if results else None
         if all(r.requires_grad for r in results):
-            return _Trail(live, lost, cuts)
+            return _Trail(live, lost, cuts, data)
         by = tensors_in((step.argument((1, "inputs")),), {}) if step.function is torch.autograd.grad else ()
         by_data = not any(trail_of(step, tensor).live for tensor in by)  # not by weights, or what is made of them
         seen.cuts.append((operation_of(step), _kind(step, results, by_data), live))
         made = 1 << (len(seen.cuts) - 1)
-        return _Trail(live if any(r.requires_grad for r in results) else 0, lost | live, cuts | made)
+        floating = any(r.is_floating_point() for r in results)
+        return _Trail(live if any(r.requires_grad for r in results) else 0, lost | live, cuts | made, data and floating)
 
     handler = Handler(after=after)
     return handler
+
+
+def _given_data(step: Step, trails: Sequence[tuple[Tensor, _Trail]]) -> bool:
+    """Whether a function of the model's is given numbers that depend on no parameter."""
+    owners = step.interpreter.owners
+    inside = owners is not None and owners.inside_model
+    plain = (t for t, trail in trails if trail == _Trail() and t.is_floating_point() and not t.requires_grad)
+    return inside and any(t.numel() > 1 for t in plain)
+
+
+def _compared_codes(step: Step, trails: Sequence[tuple[Tensor, _Trail]], seen: _Seen) -> list[_Trail]:
+    """Outputs that a difference compares with data, and that depend on data by whole numbers only."""
+    role, kind = (step.spec.role, step.spec.kind) if step.spec is not None else ("", "")
+    if len(trails) != 2 or not (role == "subtract" or (role == "loss" and kind in ("difference", "bce"))):
+        return []
+    (a, one), (b, other) = trails
+    if a.shape != b.shape or not a.is_floating_point() or not b.is_floating_point():
+        return []
+    pairs = [(one, other, b), (other, one, a)]
+    whole = sum(1 << i for i, cut in enumerate(seen.cuts) if cut[1] == "not differentiable")
+    return [x for x, y, t in pairs if x.live and x.lost and x.cuts & whole and not x.data and _is_data(t, y)]
+
+
+def _is_data(tensor: Tensor, trail: _Trail) -> bool:
+    return trail == _Trail() and not tensor.requires_grad and tensor.numel() > 1
+
+
+def _codes(names: Sequence[str], seen: _Seen) -> list[Cut]:
+    """Where what is compared with data is made of whole numbers, and parameters behind these get nothing of it."""
+    for trail in seen.coded:
+        lost = trail.lost & ~trail.live
+        for i, (operation, kind, _) in enumerate(seen.cuts):
+            if lost and kind == "not differentiable" and trail.cuts >> i & 1:
+                return [Cut(operation, "codes", tuple(n for j, n in enumerate(names) if lost >> j & 1), partly=True)]
+    return []
 
 
 def _meant(step: Step, seen: _Seen) -> int:

@@ -22,7 +22,7 @@ def judge(evidence: Evidence) -> list[Finding]:
     cuts = [cut for cut in paths.cuts if not cut.partly and (cut.kind != "zero" or cut.term is not None)]
     kinds = dict.fromkeys(cut.kind for cut in cuts if cut.term is None)
     whole = [_finding(evidence, paths, [c for c in cuts if c.kind == kind and c.term is None]) for kind in kinds]
-    whole += [_constant(cut) for cut in partly]
+    whole += [_codes(evidence, cut) if cut.kind == "codes" else _constant(cut) for cut in partly]
     return whole + [_of_term(evidence, paths, cut) for cut in cuts if cut.term is not None] + recurrence
 
 
@@ -71,6 +71,29 @@ def _constant(cut: Cut) -> Finding:
         remedy="",
         source="the autograd graph of one step",
         layers=(cut.operation.path,),
+        source_line=cut.operation.line,
+    )
+
+
+def _codes(evidence: Evidence, cut: Cut) -> Finding:
+    """An encoder that learns nothing of what its codes are decoded to."""
+    learns = evidence.training is not None
+    return Finding(
+        code="gradient-cut",
+        severity="warning" if learns else "error",
+        layer=cut.operation.path,
+        value=1.0,
+        threshold=0.0,
+        message=(
+            "What is compared with the data depends on them only through the whole numbers that are made at "
+            f"{cut.operation}, which have no derivative: {listed(cut.parameters)} "
+            f"{'gets' if len(cut.parameters) == 1 else 'get'} no gradient of that comparison, and what other terms "
+            "give leads elsewhere. Pass the gradient straight through what is looked up: "
+            "z + (looked_up - z).detach()."
+        ),
+        remedy="",
+        source="the autograd graph of one step",
+        layers=(cut.operation.path, *cut.parameters),
         source_line=cut.operation.line,
     )
 
@@ -182,6 +205,12 @@ RULE = Rule(
                 f"{HALF:g}: error; a whole part of the model, unless `no_grad` cuts it, which is often meant: error; "
                 "less: warning; parameters that no optimizer holds: note",
                 "exact, from the graph; the severity is judgement",
+            ),
+            (
+                "outputs that are compared with data and depend on data only through whole numbers, as codes that are "
+                "looked up, made by trained parameters",
+                "any: error; warning where a short run trains",
+                "exact, from the graph",
             ),
             (
                 "a recurrence of three or more steps whose state is detached after every step",
