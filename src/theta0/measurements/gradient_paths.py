@@ -192,11 +192,8 @@ def _paths_handler(seen: _Seen) -> Handler:
         if step.name in FACTORIES:
             return None
         trails = [(tensor, trail_of(step, tensor)) for tensor in step.tensors]
-        data = any(trail.data for _, trail in trails) or _given_data(step, trails)
         seen.coded += _compared_codes(step, trails, seen)
-        live = lost = cuts = 0
-        for _, trail in trails:
-            live, lost, cuts = live | trail.live, lost | trail.lost, cuts | trail.cuts
+        live, lost, cuts, data = _joined(step, trails)
         cuts &= ~_meant(step, seen)
         if not live and not cuts and not lost:
             return None
@@ -221,6 +218,14 @@ def _paths_handler(seen: _Seen) -> Handler:
 
     handler = Handler(after=after)
     return handler
+
+
+def _joined(step: Step, trails: Sequence[tuple[Tensor, _Trail]]) -> tuple[int, int, int, bool]:
+    """What is behind any of the arguments."""
+    live = lost = cuts = 0
+    for _, trail in trails:
+        live, lost, cuts = live | trail.live, lost | trail.lost, cuts | trail.cuts
+    return live, lost, cuts, any(trail.data for _, trail in trails) or _given_data(step, trails)
 
 
 def _given_data(step: Step, trails: Sequence[tuple[Tensor, _Trail]]) -> bool:
