@@ -1,5 +1,7 @@
 """Models as other people's systems make them, with data: `MODELS` gives what makes one, its batches and its loss."""
 
+import warnings
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -138,7 +140,9 @@ def graphs(csr, count=4, size=24):
     """Whole graphs as batches: points on a ring, each beside its neighbours."""
     x = torch.randn(count, size, 8, generator=torch.Generator().manual_seed(0))
     ring = (torch.eye(size) + torch.eye(size).roll(1, 0) + torch.eye(size).roll(-1, 0)) / 3
-    neighbours = ring.to_sparse_csr() if csr else ring.to_sparse()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls compressed matrices beta
+        neighbours = ring.to_sparse_csr() if csr else ring.to_sparse()
     return [((part, neighbours), part.roll(1, 0)[:, :3].argmax(1)) for part in x]
 
 

@@ -60,7 +60,7 @@ def test_auto_on_a_healthy_network_tries_nothing():
     before = state_of(model)
     found = treat(model, flat(), "cross_entropy", **QUICK)
     assert (found.remedy, found.kept, found.attempts, found.untreated) == ("", False, (), None)
-    assert found.reason.startswith("Nothing was found")
+    assert found.reason.startswith("Nothing was tried")
     assert state_of(model) == before
 
 

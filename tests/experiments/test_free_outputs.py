@@ -64,3 +64,14 @@ def test_batches_of_different_lengths_have_no_common_constant_but_that_of_each()
     assert got.least == pytest.approx(0, abs=1e-3)
     named = free_outputs(model, load_batches(batches(5, 7), model), "mse")
     assert named.constant > 0
+
+
+@pytest.mark.parametrize("offset", [0.0, 30.0, 1000.0])
+def test_from_far_away_the_least_is_found_too(offset):
+    model = nn.Linear(4, 5)
+    nn.init.normal_(model.bias, std=offset)
+    labels = X.argmax(1)
+    data = load_batches([(X, labels)], model)
+    got = free_outputs(model, data, lambda outputs, targets: nn.functional.cross_entropy(outputs, targets))
+    assert got.least == pytest.approx(0, abs=0.01)
+    assert got.least < got.constant < 1.7

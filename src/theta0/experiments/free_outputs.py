@@ -20,6 +20,7 @@ from theta0.measurements.intervals import Interval
 _ITERATIONS = 30  # of L-BFGS; twice, to see whether the loss has a minimum
 _UNBOUNDED = 0.02  # of the first fall: what still falls by so much in the second half has no minimum
 _HUGE = 1e6  # times the first loss: below minus this it has no minimum
+_FAR = 10.0  # root mean square of outputs: from farther away the optimizer starts nearer too
 _HALF = (torch.float16, torch.bfloat16)
 _Choose = Callable[[list[Tensor]], list[Tensor]]
 
@@ -84,6 +85,8 @@ def free_outputs(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Free
         if allowed is not None:
             confined = _minimum(loss, outputs[:1], batches[:1], lambda leaves: [allowed(z) for z in leaves])
         constant = _constant(loss, outputs, batches, allowed or (lambda z: z))
+        if least is not None and constant is not None:
+            least = min(least, constant)  # outputs that are the same for all are chosen too
     return FreeOutputs(first, constant, least, confined, interval)
 
 
@@ -156,11 +159,24 @@ def _inside(z: Tensor, interval: Interval) -> Tensor:
 
 
 def _minimum(loss: Loss, outputs: Sequence[Any], batches: Sequence[Batch], choose: _Choose) -> float | None:
-    """The least mean loss over what `choose` makes of free tensors shaped as the outputs; -inf where there is none."""
+    """The least mean loss over what `choose` makes of free tensors shaped as the outputs; -inf where there is none.
+
+    From the outputs as they are; where these are large, from outputs of size one too.
+    """
+    leaves = [leaf.detach().double() for o in outputs for leaf in _leaves(o)]
+    size = max((float(leaf.square().mean().sqrt()) for leaf in leaves if leaf.numel()), default=0.0)
+    starts = [1.0, 1 / size] if _FAR < size < math.inf else [1.0]
+    found = [_minimum_from(start, loss, outputs, batches, choose) for start in starts]
+    return min((least for least in found if least is not None), default=None)
+
+
+def _minimum_from(
+    start: float, loss: Loss, outputs: Sequence[Any], batches: Sequence[Batch], choose: _Choose
+) -> float | None:
     shapes = [tree_flatten(o) for o in outputs]
     floating = [[place for place, leaf in enumerate(leaves) if _is_free(leaf)] for leaves, _ in shapes]
     free = [
-        (leaf.float() if leaf.dtype in _HALF else leaf).clone().requires_grad_()
+        (start * (leaf.float() if leaf.dtype in _HALF else leaf)).clone().requires_grad_()
         for (leaves, _), places in zip(shapes, floating, strict=True)
         for leaf in (leaves[p] for p in places)
     ]

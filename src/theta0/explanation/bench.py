@@ -152,5 +152,7 @@ def scale_of(free: FreeOutputs | None, first: float) -> tuple[float, float]:
     floors = [] if free is None else [f for f in (free.confined, free.least) if f is not None and math.isfinite(f)]
     floor = floors[0] if floors else min(0.0, first - abs(first))
     if free is not None and free.constant is not None:
-        return max(free.constant, floor), floor
+        if floor >= free.constant:  # no lower one was found: it is not known
+            floor = min(0.0, free.constant - abs(free.constant))
+        return free.constant, floor
     return first - FALLEN * abs(first - floor), floor
