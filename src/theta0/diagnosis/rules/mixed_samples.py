@@ -197,14 +197,15 @@ RULE = Rule(
         "one.",
         numbers=(
             (
-                "change of the outputs whose own inputs stay, over that of those whose inputs are exchanged, in "
-                "evaluation mode",
+                "some samples of the batch are replaced by others: change of the outputs of those that stay, over "
+                "that of the outputs of those replaced, in evaluation mode; of equal samples, the difference of "
+                "their outputs over that of different ones",
                 f"{SHARE:g}: warning; error at {STRONG:g}, or where a softmax, attention or recurrence does it",
                 "independent samples give exactly 0; judgement",
             ),
             (
-                "where the targets are the inputs one position on: change of the outputs of the first half of the "
-                "positions, over that of the second half, whose inputs alone are exchanged, in evaluation mode",
+                "targets are the inputs one position on: the second half of each sequence is replaced; change of the "
+                "outputs of the first half, divided by that of the second half, in evaluation mode",
                 f"{SHARE:g}: error",
                 "a causal network gives exactly 0; judgement",
             ),
@@ -250,7 +251,7 @@ RULE = Rule(
             batches = [(sequences, sequences[:, -1, :3].argmax(1))]
         """,
         ignore="You can ignore it where samples are meant to interact, as in attention between the rows of a "
-        "table. Means and variances over the batch, constant graphs and outputs for pairs of samples are "
-        "not reported.",
+        "table. Batch normalization and other means and variances over the batch, graph networks whose "
+        "neighbors are the same in every batch, and outputs for pairs of samples are not reported.",
     ),
 )

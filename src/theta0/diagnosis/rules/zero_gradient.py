@@ -135,7 +135,8 @@ RULE = Rule(
         "other; or the units that use the parameter are inactive on every sample. One factor of zero "
         "alone, as in a residual branch that is initialized to zero, is no problem: it changes in the "
         "first step. The terms of a whole gradient cancel where a mean is multiplied by numbers that sum to zero, "
-        "as standardized returns do.",
+        "as standardized returns do: multiply each sample's own term and take the mean after that, "
+        "`(log_prob * returns).mean()` and not `log_prob.mean() * returns`.",
         numbers=(
             (
                 f"parameters whose gradient is exactly zero, and still is after {STEPS} steps on a copy",
@@ -161,7 +162,7 @@ RULE = Rule(
             nn.init.zeros_(model[1].weight)
         """,
         ignore="You can ignore a note where the parameter is used only by inputs that do not occur in these batches.",
-        measured="The severity was loosened after false alarms on particular networks that train; it is fitted to "
-        "those.",
+        measured="The severity was made milder after false alarms on some networks that do train, so it may fit those "
+        "better than yours.",
     ),
 )
