@@ -163,3 +163,32 @@ def test_a_loss_that_cannot_be_evaluated_far_away_or_at_all_is_left_alone():
     assert fall(refuses) is None
     assert fall(lambda net, x: net(x).mean() * float("nan")) is None
     assert fall(lambda net, x: net(x).view(7, 7).mean()) is None
+
+
+class Couplings(nn.Module):
+    """A flow whose scales are bounded but for a gain that they are multiplied with; `sign` of its log-determinant."""
+
+    def __init__(self, sign):
+        super().__init__()
+        self.sign = sign
+        self.nets = nn.ModuleList(nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 2)) for _ in range(4))
+        self.gains = nn.ParameterList(nn.Parameter(torch.zeros(1)) for _ in range(4))
+
+    def forward(self, x):
+        total = torch.zeros(len(x))
+        for net, gain in zip(self.nets, self.gains, strict=True):
+            scale, shift = net(x[:, :1]).tanh().chunk(2, 1)
+            scale = scale * gain.exp()
+            x = torch.cat([x[:, :1], (x[:, 1:] - shift) * torch.exp(-scale)], 1).flip(1)
+            total = total + self.sign * scale[:, 0]
+        return (0.5 * x.square()).sum(1) + 1.84 + total
+
+
+@pytest.mark.parametrize("size", [1.0, 0.02])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_scales_whose_signs_are_drawn_are_asked_after_a_short_run(sign, size):
+    torch.manual_seed(0)
+    data = [size * torch.randn(64, 2, generator=torch.Generator().manual_seed(k)) for k in range(4)]
+    step = lambda model, batch: model(batch).mean()  # noqa: E731
+    found = diagnose(Couplings(sign), data, step=step, optimizer="adam", learning_rate=1e-2)
+    assert ("loss-mismatch" in {f.code for f in found.findings if f.severity == "error"}) is (sign < 0)

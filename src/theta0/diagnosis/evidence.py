@@ -22,7 +22,7 @@ from theta0.curvature.learning_rate import LearningRate
 from theta0.diagnosis.allowed_rate import LIMIT, allowed_rate
 from theta0.diagnosis.chain import Link, chain
 from theta0.experiments.endless_fall import MOST as ENDLESS_COST
-from theta0.experiments.endless_fall import EndlessFall, endless_fall
+from theta0.experiments.endless_fall import EndlessFall, endless_fall, endless_fall_later
 from theta0.experiments.free_outputs import FreeOutputs, free_outputs
 from theta0.experiments.held_out import outputs_after_training
 from theta0.experiments.longer_run import longer_run
@@ -257,12 +257,30 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
     @cached_property
     def endless_fall(self) -> EndlessFall | None:
         """A direction in which the loss falls without end; None without a probe, or where something else bounds it."""
-        judged = bool(self.probe_steps) and self.has_loss and bool(self.trained) and self.finite and not self.opposed
-        if not judged or self.inspection.bounded or self.inspection.breaches or self.affordable < ENDLESS_COST:
+        if not self._may_be_endless or self.affordable < ENDLESS_COST:
             return None
         found, cost = endless_fall(self.model, self.batches[0], self.loss)
         self.spend(cost)
         return found
+
+    @cached_property
+    def endless_fall_later(self) -> EndlessFall | None:
+        """The same after a short run that brought the loss below zero."""
+        found = self.probe if self._may_be_endless and self.endless_fall is None else None
+        run = None if found is None or found.best is None else found.at(found.best)
+        if found is None or run is None or not run.final < 0 <= found.first:
+            return None
+        steps = len(run.losses)
+        if self.left < steps + ENDLESS_COST:
+            return None
+        later, cost = endless_fall_later(self.model, self.batches, self.loss, self.probed, run.rate, steps=steps)
+        self.spend(cost)
+        return later
+
+    @property
+    def _may_be_endless(self) -> bool:
+        judged = bool(self.probe_steps) and self.has_loss and bool(self.trained) and self.finite and not self.opposed
+        return judged and not self.inspection.bounded and not self.inspection.breaches
 
     @cached_property
     def probe(self) -> Probe | None:

@@ -16,6 +16,8 @@ from theta0._state import preserve_state, seed_draws
 from theta0._trace.interpreter import Handler, Step, trace
 from theta0._trace.operations import Operation
 from theta0._training import count_gradients
+from theta0.experiments.optimizers import OptimizerKind
+from theta0.experiments.runs import continued, prepared, started
 from theta0.measurements.gradient_paths import followed_paths
 from theta0.measurements.loss_terms import Term, terms_handler
 
@@ -72,6 +74,29 @@ def endless_fall(model: nn.Module, batch: Batch, loss: Loss) -> tuple[EndlessFal
         except (UserCodeError, RuntimeError, ValueError):
             return None, count_gradients(forward=1, backward=1)
     return found, count_gradients(forward=passes + 2, backward=1)
+
+
+def endless_fall_later(
+    model: nn.Module, batches: Sequence[Batch], loss: Loss, kind: OptimizerKind, rate: float, *, steps: int
+) -> tuple[EndlessFall | None, float]:
+    """As `endless_fall`, of the weights after a short training run, which has turned them to where the loss falls.
+
+    A scale whose sign is drawn at random, as of a coupling layer, points nowhere at the start. The model is left as it
+    was.
+
+    Returns:
+        What was found, with the loss after the run as its first; and the cost in gradients, the run's steps included.
+    """
+    with preserve_state(model):
+        try:
+            experiment = prepared(model, batches, loss, kind.make)
+            run = continued(experiment, started(experiment, rate), steps)
+        except (UserCodeError, RuntimeError, ValueError):
+            return None, float(steps)
+        if run.diverged:
+            return None, float(steps)
+        found, cost = endless_fall(model, batches[0], loss)
+    return found, cost + steps
 
 
 def _start(model: nn.Module, batch: Batch, loss: Loss) -> tuple[float, dict[str, Tensor]] | None:

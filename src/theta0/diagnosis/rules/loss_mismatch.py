@@ -22,8 +22,9 @@ def judge(evidence: Evidence) -> Finding | None:
     breaches = sorted(evidence.inspection.breaches, key=lambda breach: not breach.severe)
     if breaches:
         return _breach(breaches[0])
-    if evidence.endless_fall is not None:
-        return _endless(evidence.endless_fall)
+    fall = evidence.endless_fall or evidence.endless_fall_later
+    if fall is not None:
+        return _endless(fall)
     return next((found for c in evidence.inspection.comparisons if (found := _classes(evidence, c))), None)
 
 
@@ -159,7 +160,8 @@ RULE = Rule(
             (
                 f"the loss with single parameter tensors moved by {LENGTHS[0]:g} to {LENGTHS[-1]:g} an entry along the "
                 f"negative gradient: falls {FASTER:g} times as far in each tenfold length, to {FAR:g} times the first "
-                "loss below zero; not asked of losses that are sums of standard ones, that another optimizer trains "
+                "loss below zero; asked again after a short run that brings it below zero; not asked of "
+                "losses that are sums of standard ones, that another optimizer trains "
                 "against, or whose value is not what is minimized (policy gradients, contrastive divergence)",
                 "any: error",
                 "a bounded loss cannot; a log-density rises where what it models is missed",
