@@ -428,9 +428,7 @@ def _note_written(found: Recording, step: Step) -> None:
 
 def _recordable(step: Step) -> bool:
     name = getattr(step.function, "__name__", "")
-    if (
-        step.function in _ASKED_FOR
-    ):  # data that something made are differentiated by; parameters are frozen and unfrozen
+    if step.function in _ASKED_FOR:  # by data that something made; parameters are frozen and unfrozen
         return not isinstance(step.arguments[0], nn.Parameter)
     if name == "__get__":
         return step.function == _DATA or getattr(getattr(step.function, "__self__", None), "__name__", "") in _VIEWS

@@ -248,7 +248,7 @@ def _targets(name: str, captured: "Captured", index: int | None) -> list["Target
         seen: dict[str, Any] = {"step": step.step, "observed": observed, "clip_norm": step.clip_norm}
         found.append(Target(title, step.model, *taken, **seen, number=number))
     if not captured.ended:
-        say(f"{name}: stopped after these batches; for a later training loop, use --loop 2", err=True)
+        say(f"{name}: stopped after these batches; for a later training loop, use --loop N", err=True)
     return found if index is None else [found[index - 1]]
 
 
