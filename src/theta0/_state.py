@@ -203,9 +203,9 @@ def snapshot(model: nn.Module) -> Callable[[], None]:
     instead, in the folder for temporary ones, which is gone with the function returned, also where the process is
     killed; `THETA0_SNAPSHOT=memory` or `disk` decides otherwise.
     """
-    modules = [(module, module.__class__, _copied(module.__dict__)) for module in model.modules()]
+    modules = [(module, module.__class__, module.__dict__.copy(), _registered(module)) for module in model.modules()]
     parameters, buffers = (
-        {id(t): t for module, _, _ in modules for t in getattr(module, registry).values() if t is not None}.values()
+        {id(t): t for module, *_ in modules for t in getattr(module, registry).values() if t is not None}.values()
         for registry in ("_parameters", "_buffers")
     )
     initialized = [t for t in (*parameters, *buffers) if not is_lazy(t) and not t.is_meta]
@@ -213,10 +213,14 @@ def snapshot(model: nn.Module) -> Callable[[], None]:
     leaves = [(p, p.grad, p.requires_grad, None if p.grad is None else p.grad.clone()) for p in parameters]
 
     def restore() -> None:
-        for module, kind, attributes in modules:
+        for module, kind, attributes, registered in modules:
             module.__class__ = kind
             module.__dict__.clear()
-            module.__dict__.update(_copied(attributes))
+            module.__dict__.update(attributes)
+            for name in _REGISTRIES & attributes.keys():
+                kept = registered.get(name)
+                if not _same(attributes[name], kept):
+                    module.__dict__[name] = type(attributes[name])() if kept is None else kept.copy()
         with torch.no_grad():
             put_back()
             for parameter, gradient, requires_grad, kept in leaves:
@@ -269,5 +273,15 @@ def _on_disk(tensors: Sequence[Tensor]) -> Callable[[], None]:
     return put_back
 
 
-def _copied(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.copy() if name in _REGISTRIES else value for name, value in attributes.items()}
+def _registered(module: nn.Module) -> dict[str, Any]:
+    """Copies of what is registered with a module; most registries are empty, and left out."""
+    return {name: module.__dict__[name].copy() for name in _REGISTRIES if module.__dict__.get(name)}
+
+
+def _same(registry: Any, kept: Any) -> bool:
+    """Whether a registry holds the very objects that it held, in the same order."""
+    if kept is None or len(registry) != len(kept):
+        return not registry and kept is None
+    if isinstance(registry, set):
+        return bool(registry == kept)
+    return all(a == b and registry[a] is kept[b] for a, b in zip(registry, kept, strict=True))

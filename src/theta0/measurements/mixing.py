@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from theta0._batches import Batch, checked_forward, sliced
 from theta0._models import StepInputs, main_output, without_labels
 from theta0._state import preserve_randomness, preserve_state, seed_draws
-from theta0._trace.interpreter import Handler, Step, tensors_in, trace
+from theta0._trace.interpreter import Handler, Step, tensors_in, trace, without_checkpoints
 from theta0._trace.operations import Operation, operation_of
 
 SAMPLES = 8  # of which half are changed
@@ -59,7 +59,7 @@ def mixing(model: nn.Module, batch: Batch) -> Mixing | None:
     result change: at most half as long as samples stay apart, wherever their axis is. Where outputs depend on no input
     at all, as those at a position that holds no data, attention and recurrences are looked at themselves.
     The model is left bit-identical. Cost: two forward passes on eight samples, two more where they
-    do influence each other or where outputs depend on no input (one, without attention and recurrences), and again
+    do influence each other or where outputs depend on no input, and again
     where an axis of the output is as long; two on the whole batch for a step that
     calls several modules, whose outputs are not seen: then too attention and recurrences are looked at themselves.
 
@@ -100,14 +100,13 @@ def _asked(model: nn.Module, batch: Batch, count: int) -> Mixing | Literal["pair
         return None
     if not hidden and not float(rows[::2].max()) > _SHARE * size:
         return _by_place(model, other, changed, size) or Mixing(0.0, None, "")
-    if hidden and not _runs_over_positions(model, few):
-        return None
     first, second = _Pass(), _Pass()
+    if hidden:
+        _outputs(model, few, _sequences(first, None))
+        _outputs(model, other, _sequences(second, first))
+        return None if second.operation is None else Mixing(second.share, second.operation, "", hidden=True)
     _outputs(model, few, _recording(first))
     _outputs(model, other, _comparing(first, second, count))
-    if hidden:
-        fused = second.operation is not None and second.operation.name in SEQUENTIAL
-        return Mixing(second.share, second.operation, second.kind, hidden=True) if fused else None
     return Mixing(float(rows[::2].mean() / rows[1::2].mean()), second.operation, second.kind)
 
 
@@ -194,17 +193,11 @@ def _sequences(record: _Pass, before: _Pass | None) -> Handler:
 
 
 def _outputs(model: nn.Module, batch: Batch, *handlers: Handler) -> Tensor | None:
-    with preserve_state(model), torch.enable_grad(), trace(model, *handlers):  # a forward pass may differentiate
+    shown = trace(model, *handlers) if handlers else without_checkpoints()
+    with preserve_state(model), torch.enable_grad(), shown:  # a forward pass may differentiate
         model.eval()
         output = main_output(checked_forward(model, batch))
     return None if output is None or not output.dim() else output.detach()
-
-
-def _runs_over_positions(model: nn.Module, batch: Batch) -> bool:
-    """Whether there is anything to look at itself; what an operation gave is kept only then."""
-    names: set[str] = set()
-    _outputs(model, batch, Handler(after=lambda step, _: names.add(step.name)))
-    return not names.isdisjoint(SEQUENTIAL)
 
 
 def _half_changed(batch: Batch, count: int) -> Batch | None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -16,10 +17,8 @@ from theta0._batches import Batch, checked_forward, prepared
 from theta0._losses import Loss, applied, checked, loss_of, returned_loss
 from theta0._models import StepInputs, main_output
 from theta0._moments import (
-    Moments,
     SampleMoments,
     largest_magnitude,
-    merged,
     merged_samples,
     real_entries,
     sample_moments,
@@ -41,6 +40,7 @@ from theta0.measurements.time_steps import Steps, observe_steps
 
 QUANTILES = {"q01": 0.01, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q99": 0.99}
 _SAMPLED = 1024  # entries of a tensor from which its quantiles are read
+_TOGETHER = 2**14  # entries up to which gradients are added in one call; each call alone costs more than they do
 
 
 @dataclass
@@ -55,8 +55,7 @@ class _Layer:  # grows batch by batch; a plain accumulator
     entries: int = 0
     values: list[Tensor] = field(default_factory=list)
     gradients: list[Tensor] = field(default_factory=list)
-    gradient_moments: Moments | None = None
-    gradient_squares: float = 0.0
+    gradient_spreads: list[tuple[int, float, float, float]] = field(default_factory=list)
     bias: Tensor | None = None
     alive: dict[int, Tensor] = field(default_factory=dict)
     saturated: dict[int, list[float]] = field(default_factory=dict)
@@ -164,18 +163,23 @@ class _Totals:  # grows batch by batch; a plain accumulator
     squares: list[float] = field(default_factory=list)
     output_squares: list[float] = field(default_factory=list)
 
-    def add(self, name: str, gradient: Tensor) -> float:
-        """Add one batch's gradient of a parameter.
+    def add(self, gradients: Mapping[str, Tensor]) -> float:
+        """Add one batch's gradients of some parameters.
 
         Returns:
-            Its squared norm.
+            Their squared norm.
         """
-        gradient = real_entries(gradient)
-        if name in self.gradients:
-            self.gradients[name].add_(gradient, alpha=1 / self.batches)
-        else:
-            self.gradients[name] = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) / self.batches
-        return square_sum(gradient)
+        real = {name: real_entries(gradient) for name, gradient in gradients.items()}
+        known = [name for name in real if name in self.gradients]
+        if known:
+            torch._foreach_add_([self.gradients[n] for n in known], [real[n] for n in known], alpha=1 / self.batches)
+        for name in [name for name in real if name not in self.gradients]:
+            wide = torch.promote_types(real[name].dtype, torch.float32)
+            self.gradients[name] = real[name].to(wide) / self.batches
+        small = [gradient for gradient in real.values() if gradient.numel() <= _TOGETHER]
+        norms = torch._foreach_norm(small, dtype=torch.float64) if small else ()
+        large = [square_sum(gradient) for gradient in real.values() if gradient.numel() > _TOGETHER]
+        return math.fsum(large) + (float(torch.stack(norms).square().sum()) if norms else 0.0)
 
 
 @contextmanager
@@ -196,25 +200,27 @@ def _output_watched(output: Tensor | None, totals: _Totals) -> Iterator[None]:
 def _take_gradients(
     value: Tensor, parameters: Mapping[str, nn.Parameter], leaves: Sequence[Tensor], totals: _Totals
 ) -> None:
-    """Add a batch's gradients to those of the others, each as soon as it is there: no two sets are held at once."""
+    """Add a batch's gradients to those of the others, large ones as soon as they are there: no two sets are held."""
     squares: list[float] = []
 
     def taker(name: str) -> Callable[[Tensor], Tensor]:
         def take(gradient: Tensor) -> Tensor:
-            squares.append(totals.add(name, gradient.detach()))
+            squares.append(totals.add({name: gradient.detach()}))
             if gradient.layout != torch.strided:
                 return gradient
             return gradient.new_zeros(()).expand(gradient.shape)  # in its place, for `grad` to return
 
         return take
 
-    handles = [p.register_hook(taker(name)) for name, p in parameters.items()]  # type: ignore[no-untyped-call]
+    large = {name for name, p in parameters.items() if p.numel() > _TOGETHER}
+    handles = [parameters[name].register_hook(taker(name)) for name in large]  # type: ignore[no-untyped-call]
     try:
-        torch.autograd.grad(value, [*parameters.values(), *leaves], allow_unused=True)
+        found = torch.autograd.grad(value, [*parameters.values(), *leaves], allow_unused=True)
     finally:
         for handle in handles:
             handle.remove()
-    totals.squares.append(math.fsum(squares))
+    small = {name: g for name, g in zip(parameters, found, strict=False) if g is not None and name not in large}
+    totals.squares.append(math.fsum((*squares, totals.add(small))))
 
 
 def _all_records(model: nn.Module, layers: dict[str, _Layer], totals: _Totals, loss: Loss) -> list[Record]:
@@ -292,11 +298,7 @@ def _observe(layer: _Layer, call: LinearCall, samples: int) -> None:
 
 def _observe_gradient(layer: _Layer, gradient: Tensor) -> None:
     gradient = gradient.detach()
-    mean, variance, mean_square = spread_of(gradient)
-    count = gradient.numel()
-    new = Moments(count, torch.tensor(mean, dtype=torch.float64), torch.tensor(variance * count, dtype=torch.float64))
-    layer.gradient_moments = new if layer.gradient_moments is None else merged(layer.gradient_moments, new)
-    layer.gradient_squares += mean_square * count
+    layer.gradient_spreads.append((gradient.numel(), *spread_of(gradient)))
     layer.gradients.append(_sampled(gradient))
 
 
@@ -333,8 +335,12 @@ def _sampled(values: Tensor) -> Tensor:
     """Entries drawn from a fixed generator; evenly spaced ones would all lie at one unit or position."""
     if values.numel() <= _SAMPLED:
         return values.flatten().clone()  # what comes next may overwrite it
-    drawn = torch.randint(values.numel(), (_SAMPLED,), generator=torch.Generator().manual_seed(values.numel()))
-    return values.take(drawn.to(values.device))
+    return values.take(_drawn(values.numel()).to(values.device))
+
+
+@lru_cache(maxsize=256)
+def _drawn(entries: int) -> Tensor:
+    return torch.randint(entries, (_SAMPLED,), generator=torch.Generator().manual_seed(entries))
 
 
 def _layer_records(name: str, layer: _Layer) -> list[Record]:
@@ -370,11 +376,16 @@ def _layer_records(name: str, layer: _Layer) -> list[Record]:
 
 
 def _backward_values(layer: _Layer) -> dict[str, float]:
-    if layer.gradient_moments is None:
+    """Of the gradients of all passes: spreads are merged like moments, with the deviations of the means."""
+    passes = layer.gradient_spreads
+    entries = sum(count for count, *_ in passes)
+    if not entries:
         return {}
+    mean = sum(count * mean for count, mean, _, _ in passes) / entries
+    squares = sum(count * (variance + (own - mean) ** 2) for count, own, variance, _ in passes)
     return {
-        "gradient_variance": float(layer.gradient_moments.variance),
-        "backward_norm": math.sqrt(layer.gradient_squares),
+        "gradient_variance": squares / entries,
+        "backward_norm": math.sqrt(sum(count * mean_square for count, _, _, mean_square in passes)),
         **_quantiles("gradient", layer.gradients),
     }
 
@@ -405,10 +416,12 @@ def _quantiles(name: str, sampled: list[Tensor]) -> dict[str, float]:
     values = np.sort(joined.to(torch.promote_types(joined.dtype, torch.float32)).numpy(force=True))
     if not len(values) or np.isnan(values[-1]):  # NaN comes last
         return {f"{name}_{key}": math.nan for key in QUANTILES}
-    places = torch.tensor(list(QUANTILES.values()), dtype=torch.float64) * (len(values) - 1)
-    low, high = (torch.from_numpy(values[ends.long().numpy()]).double() for ends in (places.floor(), places.ceil()))
-    found = torch.lerp(low, high, places.frac()).tolist()
-    return {f"{name}_{key}": value for key, value in zip(QUANTILES, found, strict=True)}
+    found = {}
+    for key, share in QUANTILES.items():
+        whole, part = divmod(share * (len(values) - 1), 1)
+        low, high = float(values[int(whole)]), float(values[min(int(whole) + 1, len(values) - 1)])
+        found[f"{name}_{key}"] = low + part * (high - low) if part else low
+    return found
 
 
 def _layer_gradients(layers: dict[str, _Layer], norms: Mapping[str, float], sizes: Mapping[str, float]) -> list[Record]:
