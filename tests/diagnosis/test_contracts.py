@@ -10,6 +10,7 @@ from theta0.diagnosis import diagnose
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(64, 8, generator=GENERATOR)
 Y = (X[:, 0] > 0).long() + (X[:, 1] > 0).long()
+RARE = (X[:, 0] > 1.4).long()
 REAL = X.sum(1, keepdim=True) / 8**0.5 + 0.1 * torch.randn(64, 1, generator=GENERATOR)
 ONE_HOT = F.one_hot(Y, 3).float()
 SOFT = F.softmax(X[:, :3], 1)
@@ -64,9 +65,24 @@ MISMATCHES = {
     ),
     "rates below zero": (mlp(1), REAL.abs().round(), lambda o, t: F.poisson_nll_loss(o, 0 * t, False), "rates above 0"),
     "one minus an error": (mlp(1), REAL, lambda o, t: 1 - F.mse_loss(o, t), "negated"),
+    "weights that follow counts": (
+        mlp(2),
+        RARE,
+        nn.CrossEntropyLoss(weight=torch.bincount(RARE) / 64.0),
+        "what is rare counts even less",
+    ),
+    "a weight below one of rare labels": (
+        mlp(1),
+        RARE[:, None].float(),
+        nn.BCEWithLogitsLoss(pos_weight=torch.tensor(0.1)),
+        "negatives over positives",
+    ),
     "squared class numbers": (mlp(1), Y, lambda o, t: (o[:, 0] - t.float()).square().mean(), "numbers of 3 classes"),
 }
 MATCHES = {
+    "weights that balance": (mlp(2), RARE, nn.CrossEntropyLoss(weight=64.0 / torch.bincount(RARE))),
+    "a background that counts less": (mlp(), Y, nn.CrossEntropyLoss(weight=torch.tensor([0.1, 1.0, 1.0]))),
+    "a weight of rare labels": (mlp(1), RARE[:, None].float(), nn.BCEWithLogitsLoss(pos_weight=torch.tensor(9.0))),
     "bce": (mlp(1), (REAL > 0).float(), "bce"),
     "soft bce": (mlp(1), torch.sigmoid(REAL), "bce"),
     "soft classes": (mlp(), 0.9 * ONE_HOT + 0.1 / 3, "cross_entropy"),

@@ -31,6 +31,7 @@ from theta0.experiments.opposed_terms import DWARFED, SHARES, OpposedTerms, oppo
 from theta0.experiments.optimizers import OptimizerKind, optimizer_kind
 from theta0.experiments.probe import RUNGS, ExperimentRun, Probe, probe
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, ShuffledLabels, permutable, shuffled_labels
+from theta0.experiments.weight_decay import PULL, SHRINKING, DecayRuns, decay_runs
 from theta0.measurements.cancelled_gradient import GRADIENTS as TWICE
 from theta0.measurements.cancelled_gradient import CancelledGradient, cancelled_gradient
 from theta0.measurements.causality import SAMPLES as AHEAD
@@ -291,7 +292,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             reason = f"{RUNGS[0]} steps do not fit into the time given"
             return Probe("undecided", self.rate, (), None, math.nan, None, math.nan, math.nan, 0.0, reason=reason)
         if self.rate is not None:
-            self.opposed_terms, self.pairing  # noqa: B018 - first, since a probe may leave too few gradients for them
+            self.opposed_terms, self.pairing, self.decay_runs  # noqa: B018 - first: a probe may leave too few gradients
         allowed = None if self.rate is None else self.allowed_rate
         found = probe(
             self.model,
@@ -335,9 +336,12 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
 
     @cached_property
     def hardly_learnt(self) -> bool:
-        """Whether no short run gained more than can be learnt by heart; False where that is not known."""
+        """Whether no short run gained more than can be learnt by heart; False where that is not known.
+
+        Where a rate is given, the run at that rate: a faster one may have learnt the samples by heart.
+        """
         found = self.probe
-        if found is None or found.constant is None or not found.runs or found.trains_much(BY_HEART):
+        if found is None or found.constant is None or not found.runs or found.trains_much(BY_HEART, self.rate):
             return False
         return sum(batch.size for batch in self.batches) >= LEAST_SAMPLES
 
@@ -458,6 +462,27 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             return None
         found = opposed_terms(self.model, self.batches, self.loss, self.probed, rate, most=most)
         self.spend(SHARES if found is None else found.cost)
+        return found
+
+    @cached_property
+    def decay_pull(self) -> float:
+        """How strongly weight decay pulls on the trained weights, over the norm of the loss's gradient."""
+        norms = (self.table.get(name, {}).get("gradient_norm", 0.0) for name in self.trained)
+        sizes = (self.table.get(n, {}).get("value_rms", 0.0) ** 2 * self.parameters[n].numel() for n in self.trained)
+        gradient = math.hypot(*norms)
+        return self.probed.decay * math.sqrt(sum(sizes)) / gradient if gradient > 0 else math.inf
+
+    @cached_property
+    def decay_runs(self) -> DecayRuns | None:
+        """What training without weight decay gains over training with it; asked where the decay is strong."""
+        kind, rate = self.probed, self.rate
+        if not (kind.decay and rate and self.probe_steps and self.has_loss and self.trained and self.finite):
+            return None
+        if not (kind.decay * rate > SHRINKING if kind.decoupled else self.decay_pull > PULL):
+            return None
+        most = self.left - (0 if "probe" in vars(self) else RUNGS[0])
+        found = decay_runs(self.model, self.batches, self.loss, kind, rate, most=most)
+        self.spend(0.0 if found is None else found.cost)
         return found
 
     @cached_property

@@ -40,6 +40,8 @@ class OptimizerKind:
         closure: whether its step evaluates the loss itself, several times, which the runs do not do.
         foreign: whether it is an instance that holds none of the model's parameters.
         lacking: trained parameters of the model that no group of an instance holds, nor another optimizer.
+        decay: the largest weight decay of its groups.
+        decoupled: whether that shrinks the weights beside the gradient's step, and is no part of the gradient.
     """
 
     name: str
@@ -50,6 +52,8 @@ class OptimizerKind:
     closure: bool = False
     foreign: bool = False
     lacking: tuple[str, ...] = ()
+    decay: float = 0.0
+    decoupled: bool = False
 
     @property
     def nearest(self) -> str:
@@ -156,7 +160,15 @@ def _named(name: str, model: nn.Module, settings: Mapping[str, Any]) -> Optimize
     if lower not in OPTIMIZERS and lower in classes:
         return optimizer_kind(classes[lower], model)
     chosen = OptimizerSettings(lower if lower in OPTIMIZERS else name, **settings)  # says which names there are
-    return OptimizerKind(lower, lambda p, rate: make_optimizer(chosen, p, rate), chosen, lower in ADAPTIVE)
+    decay, decoupled = chosen.weight_decay, lower == "adamw"
+    return OptimizerKind(
+        lower,
+        lambda p, rate: make_optimizer(chosen, p, rate),
+        chosen,
+        lower in ADAPTIVE,
+        decay=decay,
+        decoupled=decoupled,
+    )
 
 
 def _is_class(kind: Any) -> bool:
@@ -271,7 +283,9 @@ def _described(made: torch.optim.Optimizer, make: Maker, rate: float | None = No
     adaptive = name in ADAPTIVE or (name is None and ("betas" in options or "eps" in options))
     closure = inspect.signature(type(made).step).parameters.get("closure")
     needed = closure is not None and closure.default is inspect.Parameter.empty
-    return OptimizerKind(shown, make, settings, adaptive, rate, needed)
+    decay = max(float(group.get("weight_decay") or 0.0) for group in made.param_groups)
+    decoupled = name == "adamw" or bool(options.get("decoupled_weight_decay"))
+    return OptimizerKind(shown, make, settings, adaptive, rate, needed, decay=decay, decoupled=decoupled)
 
 
 def _settings(name: str, options: Mapping[str, Any]) -> OptimizerSettings:

@@ -98,11 +98,13 @@ class Probe:
         hopeless = all(run.outcome in ("stuck", "slow", "diverges") for run in self.runs)
         return bool(self.runs) and hopeless and self.fits_one_batch is False
 
-    def trains_much(self, share: float) -> bool:
-        """Whether a run gains more than a share of what there is to learn beyond a constant."""
+    def trains_much(self, share: float, rate: float | None = None) -> bool:
+        """Whether a run gains more than a share of what there is to learn beyond a constant; that at a rate, if any."""
         if self.constant is None:
             return False
-        return any(self.constant - run.final > share * (self.constant - self.floor) for run in self.runs)
+        own = self.at(rate)
+        runs = self.runs if own is None else (own,)
+        return any(self.constant - run.final > share * (self.constant - self.floor) for run in runs)
 
     def way(self, run: ExperimentRun) -> float:
         """Which share of the way from the first loss to the level that shows learning a run has gone."""

@@ -15,6 +15,9 @@ from theta0._trace.operations import Operation, operation_of
 _TOLERANCE = 1e-4
 _FAINT = 0.1  # a label of "yes" is far above it, smoothed or not
 _MASS_TOLERANCE = 0.02  # of a sum of probabilities
+_POSITIVE_WEIGHT = (6, "pos_weight")
+_RISES = 0.9  # correlation of the logarithms of weights and counts
+_IMBALANCE = 4.0  # times as many samples of one class as of another, that much more weight for the frequent one
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,7 @@ def _unit_targets(name: str) -> Check:
     def check(step: Step) -> tuple[float, float, str, str, bool] | None:
         _, targets = _given(step)
         if targets is None or not _outside(targets, 0.0, 1.0):
-            return None if targets is None else _faint_labels(name, targets)
+            return None if targets is None else _faint_labels(name, targets) or _positive_weight(step, targets)
         what = f"{name} takes targets in [0, 1], and these run from {_span(targets)}: the loss has no minimum"
         fix = "Bring them to 0 and 1 (masks of 0 and 255 by dividing by 255, labels of -1 and 1 by (t + 1) / 2)."
         return _farthest(targets), float(_farthest(targets) > 1), what, fix, True
@@ -251,10 +254,45 @@ def _faint_labels(name: str, targets: Tensor) -> tuple[float, float, str, str, b
     return most, _FAINT, what, fix, False
 
 
+def _positive_weight(step: Step, targets: Tensor) -> tuple[float, float, str, str, bool] | None:
+    """One weight of the positive labels that makes what is rare rarer still."""
+    weight = step.argument(_POSITIVE_WEIGHT) if step.function is F.binary_cross_entropy_with_logits else None
+    if not isinstance(weight, Tensor) or weight.numel() != 1 or float(weight) <= 0:
+        return None
+    share, factor = float(targets.double().mean()), float(weight)
+    odds = share / (1 - share) if 0 < share < 1 else 1.0
+    if max(odds, 1 / odds) < _IMBALANCE or (factor if odds > 1 else 1 / factor) < _IMBALANCE:
+        return None
+    what = f"{share:.1%} of the labels are positive and weigh {factor:.3g} times as much as the negative ones"
+    fix = "A pos_weight that is to balance them is negatives over positives: (y == 0).sum() / (y == 1).sum()."
+    return factor, 1.0, what + ": what is rare counts even less", fix, False
+
+
+def _class_weights(step: Step) -> tuple[float, float, str, str, bool] | None:
+    """Weights that rise with the number of samples of a class, over the classes at hand."""
+    _, targets = _given(step)
+    weights = step.argument((2, "weight"))
+    if targets is None or targets.is_floating_point() or not isinstance(weights, Tensor) or weights.dim() != 1:
+        return None
+    counts = torch.bincount(targets[(targets >= 0) & (targets < len(weights))].flatten(), minlength=len(weights))
+    seen = (counts > 0) & (weights > 0)
+    if int(seen.sum()) < 2:
+        return None
+    counts, weights = counts[seen].double(), weights[seen].double()
+    many, few = counts.max(), counts.min()
+    ratio = float(weights[counts.argmax()] / weights[counts.argmin()])
+    logs = torch.stack((counts.log(), weights.log()))
+    if float(many) < _IMBALANCE * float(few) or ratio < _IMBALANCE or float(torch.corrcoef(logs)[0, 1]) < _RISES:
+        return None
+    what = f"the class with {int(many)} samples weighs {ratio:.3g} times as much as that with {int(few)}"
+    fix = "Weights that are to balance classes fall with their counts: weight = counts.sum() / counts."
+    return ratio, _IMBALANCE, what + ": what is rare counts even less", fix, False
+
+
 def _class_targets(step: Step) -> tuple[float, float, str, str, bool] | None:
     outputs, targets = _given(step)
     if outputs is None or targets is None or not targets.is_floating_point() or targets.shape != outputs.shape:
-        return None
+        return _class_weights(step)
     sums = targets.double().sum(1 if targets.dim() > 1 else 0)
     if _outside(targets, 0.0, math.inf):
         what = f"cross-entropy takes class probabilities, and these targets run from {_span(targets)}"
@@ -285,7 +323,7 @@ def _nll(step: Step) -> tuple[float, float, str, str, bool] | None:
     mass = _mass(outputs, 1 if outputs.dim() > 1 else 0)
     off = float(mass[torch.isfinite(mass)].abs().median()) if bool(torch.isfinite(mass).any()) else 0.0
     if off < _MASS_TOLERANCE:
-        return None
+        return _class_weights(step)
     probabilities = not _outside(outputs, 0.0, 1.0) and float((outputs.double().sum(1) - 1).abs().max()) < 0.02
     got = "probabilities" if probabilities else f"scores from {_span(outputs)}, whose exponentials do not sum to 1"
     bounded = float(outputs.max()) <= 0

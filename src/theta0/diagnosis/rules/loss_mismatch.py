@@ -137,6 +137,7 @@ RULE = Rule(
             | raw scores in `nll_loss` or `kl_div` | `log_softmax` before it, or `cross_entropy` |
             | standardized counts in a Poisson loss | the counts themselves |
             | class numbers in a squared error | `cross_entropy` on one output per class |
+            | weights of classes, or `pos_weight`, that grow with what is frequent | `weight=counts.sum() / counts` |
             | a loss with the wrong sign | leave out the minus |
             | logits reshaped where an axis should be moved | `logits.movedim(1, -1).reshape(-1, classes)` |
         """,
@@ -165,6 +166,13 @@ RULE = Rule(
                 "against, or whose value is not what is minimized (policy gradients, contrastive divergence)",
                 "any: error",
                 "a bounded loss cannot; a log-density rises where what it models is missed",
+            ),
+            (
+                "of two classes in a batch, one with 4 times as many samples as the other, how much more the frequent "
+                "one weighs, where weights rise with counts (cross-entropy, nll_loss); `pos_weight` of labels as "
+                "unbalanced that makes the frequent ones count more",
+                "4 times: warning; error where no short run trains",
+                "judgement: weights that are meant to balance fall with the counts",
             ),
             (
                 f"a squared or absolute error on one-hot targets, or on the numbers of 3 to {FEW_CLASSES} classes",

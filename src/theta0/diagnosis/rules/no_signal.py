@@ -75,7 +75,7 @@ def _independent(evidence: Evidence) -> Finding | None:
         threshold=CHANCE,
         message=(
             f"In {samples} samples no dependence of targets on inputs is seen (distance covariance: {found:.2g} "
-            "standard deviations above that of permuted targets), and short runs learn almost nothing. Check whether "
+            "standard deviations above that of permuted targets), and a short run learns almost nothing. Check whether "
             "inputs and labels still belong together (a shuffle, a sort or a join that moved one of them), and whether "
             "the inputs still hold what the labels are about (a clamp, a crop, an index)."
         ),
