@@ -211,3 +211,31 @@ def test_a_model_that_shifts_its_labels_itself():
     model.forward = see_all.__get__(model)
     (finding,) = mixed(model, data, None)
     assert finding.layer.startswith("transformer.h.0")
+
+
+class Labelled(nn.Module):
+    """A decoder that shifts its labels itself, as those of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.decoder = Decoder(causal)
+
+    def forward(self, input_ids, labels=None):
+        logits = self.decoder(input_ids)
+        loss = None if labels is None else cross_entropy(logits[:, :-1], labels[:, 1:])
+        return {"loss": loss, "logits": logits}
+
+
+def test_labels_that_are_shifted_by_the_caller_and_by_the_model():
+    right = [{"input_ids": TOKENS[:, :-1], "labels": TOKENS[:, :-1]}]
+    twice = [{"input_ids": TOKENS[:, :-1], "labels": TOKENS[:, 1:]}]
+    assert mixed(Labelled(), right, None) == []
+    (finding,) = mixed(Labelled(), twice, None)
+    assert finding.severity == "error"
+    assert "2 positions on" in finding.message
+
+
+def test_targets_two_positions_on():
+    (finding,) = mixed(Decoder(causal), [(TOKENS[:, :-2], TOKENS[:, 2:])])
+    assert "shifted twice" in finding.message
+    assert mixed(Encoder(False), [(TOKENS[:, :-2], TOKENS[:, 2:])]) == []  # that sees all of them

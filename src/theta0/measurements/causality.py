@@ -35,12 +35,14 @@ class LookAhead:
         own: of outputs that depend on no later input and are compared with the input at their own position: the change
             of the first of those whose own input is changed, over that of all of these; 0 where it does not depend on
             it, or is compared with the next input.
+        ahead: how many positions on the input lies that an output is compared with.
     """
 
     share: float
     operation: Operation | None
     axis: int
     own: float = 0.0
+    ahead: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,11 +89,11 @@ class _Stepped:  # grows during a pass; a plain accumulator
 
 @dataclass(frozen=True, eq=False)
 class _Shift:
-    """The input that is the target, one position on or where it `stays`, and the axis of its positions."""
+    """The input that is the target, so many positions `ahead`, and the axis of its positions."""
 
     leaf: Tensor
     axis: int
-    stays: bool = False
+    ahead: int = 1
 
     @property
     def length(self) -> int:
@@ -114,7 +116,8 @@ def look_ahead(model: nn.Module, batch: Batch, loss: Loss) -> LookAhead | None:
 
     Asked only where the loss is given each next input as its target: by the batch, or by a model that shifts labels
     itself. And of tokens where the loss is given each input as the target at its own position, as of a decoder that
-    is fed its targets unshifted: there a causal network has to depend on earlier ones alone. The model is left bit-
+    is fed its targets unshifted: there a causal network has to depend on earlier ones alone. Or the input two or three
+    positions on, as where labels are shifted by the caller and by the model. The model is left bit-
     identical. Cost: a forward pass with the loss and one without, on four samples; of a step of the user's own,
     which may take no other number of samples, two of it, and two more to find the operation.
 
@@ -133,7 +136,7 @@ def look_ahead(model: nn.Module, batch: Batch, loss: Loss) -> LookAhead | None:
         with preserve_state(model):
             model.eval()
             before = _traced(model, few, loss, _recording(first))
-        shift = _shift(few, first.targets) or _unshifted(_sequences(few), first.targets)
+        shift = _shift(few, first.targets) or _displaced(_sequences(few), first.targets)
         other = None if shift is None else _later_changed(few, shift)
         if shift is None or other is None:
             return None
@@ -152,10 +155,10 @@ def _seen_ahead(
 ) -> LookAhead | None:
     """What two outputs say, between which the inputs from the middle on were changed."""
     share = _share(before, after, shift)
-    if share is None or (shift.stays and share):
+    if share is None or (shift.ahead != 1 and share):
         return None  # every output sees every input: an autoencoder is to return them
-    own = _own(before, after, shift) if shift.stays else 0.0
-    return LookAhead(share, found[0] if found and share else None, shift.axis, own)
+    own = _own(before, after, shift) if shift.ahead == 0 else 0.0
+    return LookAhead(share, found[0] if found and share else None, shift.axis, own, shift.ahead)
 
 
 def _step_look_ahead(model: nn.Module, batch: Batch) -> LookAhead | None:
@@ -200,7 +203,7 @@ def _step_pass(
 def _step_shift(seen: _Stepped) -> tuple[_Shift | None, int]:
     """What the network is given that a loss has one position on as its target, and the number of that loss."""
     for place, target in enumerate(seen.targets):
-        shift = _shifted(seen.given, [target]) or _unshifted(seen.given, [target])
+        shift = _shifted(seen.given, [target]) or _displaced(seen.given, [target])
         if shift is not None:
             return shift, place
     return None, 0
@@ -355,7 +358,7 @@ def _position_axis(output: Tensor, shift: _Shift) -> tuple[tuple[int, ...], int]
 
 def _shift(batch: Batch, seen: list[Tensor]) -> _Shift | None:
     """The input that a loss, or the batch, has one position on as the target."""
-    return _shifted(_sequences(batch), [*seen, *([batch.targets] if isinstance(batch.targets, Tensor) else [])])
+    return _shifted(_sequences(batch), seen or ([batch.targets] if isinstance(batch.targets, Tensor) else []))
 
 
 def _shifted(leaves: Iterable[Tensor], targets: Sequence[Tensor]) -> _Shift | None:
@@ -371,19 +374,33 @@ def _shifted(leaves: Iterable[Tensor], targets: Sequence[Tensor]) -> _Shift | No
     return None
 
 
-def _unshifted(leaves: Iterable[Tensor], targets: Sequence[Tensor]) -> _Shift | None:
-    """The tokens that a loss has as its target at their own positions, and not one position on."""
+def _displaced(leaves: Iterable[Tensor], targets: Sequence[Tensor]) -> _Shift | None:
+    """The tokens that a loss has as its target at their own positions or two or three on, and not one position on."""
     for leaf in leaves:
         for target in targets:
-            if leaf.dim() != 2 or leaf.is_floating_point() or leaf.numel() != target.numel():
+            if leaf.dim() != 2 or leaf.is_floating_point() or target.is_floating_point():
                 continue
-            has = target.reshape(leaf.shape)
             axis = 0 if leaf.shape[1] < _SHORTEST else 1
-            on = leaf.shape[axis] - 1
-            shifted = _equal(has.narrow(axis, 0, on), leaf.narrow(axis, 1, on)) if on else 1.0
-            if _equal(has, leaf) >= _MATCH > shifted and leaf.shape[axis] >= _SHORTEST:
-                return _Shift(leaf, axis, stays=True)
+            for known in range(leaf.shape[axis], leaf.shape[axis] - 4, -1):
+                ahead = _distance(leaf, target, axis, known) if known >= _SHORTEST else None
+                if ahead is not None:
+                    return _Shift(leaf, axis, ahead)
     return None
+
+
+def _distance(leaf: Tensor, target: Tensor, axis: int, known: int) -> int | None:
+    """How far on in a sequence the targets of its first positions lie, other than by one."""
+    if target.numel() != leaf.numel() // leaf.shape[axis] * known:
+        return None
+    shape = list(leaf.shape)
+    shape[axis] = known
+    has = target.reshape(shape)
+    shares = []
+    for ahead in range(4):
+        both = min(known, leaf.shape[axis] - ahead)
+        shares.append(_equal(has.narrow(axis, 0, both), leaf.narrow(axis, ahead, both)) if both > 1 else 0.0)
+    best = max(range(4), key=shares.__getitem__)
+    return best if best != 1 and shares[best] >= _MATCH > shares[1] else None
 
 
 def _equal(target: Tensor, inputs: Tensor) -> float:

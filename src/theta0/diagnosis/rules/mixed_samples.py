@@ -28,6 +28,8 @@ def _ahead(evidence: Evidence) -> Finding | None:
     found = evidence.look_ahead
     if found is not None and found.own >= SHARE:
         return _given_its_targets(found)
+    if found is not None and found.ahead > 1:
+        return _beyond_the_next(found)
     if found is None or found.share < SHARE:
         return None
     where = f" It begins at {found.operation}." if found.operation is not None else ""
@@ -66,6 +68,27 @@ def _given_its_targets(found: LookAhead) -> Finding:
         ),
         remedy="logits = model(tokens[:, :-1]); loss = F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:])",
         source="two forward passes, between which the later halves of samples are exchanged; exactly 0 where shifted",
+    )
+
+
+def _beyond_the_next(found: LookAhead) -> Finding:
+    """A network that sees only earlier positions and is never asked for the next token."""
+    return Finding(
+        code="mixed-samples",
+        severity="error",
+        layer="",
+        value=float(found.ahead),
+        threshold=1.0,
+        quantity="positions",
+        message=(
+            f"The target of each position is the input {found.ahead} positions on, and no output depends on later "
+            "inputs: the network is never asked for the next token, and cannot generate. The targets are shifted "
+            "twice. A model that shifts its labels itself (those of transformers for causal language modelling) takes "
+            "labels=tokens for inputs tokens; a loss outside of the model takes tokens[:, 1:] for inputs "
+            "tokens[:, :-1]."
+        ),
+        remedy="loss = model(input_ids=tokens, labels=tokens).loss",
+        source="the targets that the loss is given, against the inputs; exact",
     )
 
 
@@ -214,6 +237,12 @@ RULE = Rule(
                 "later inputs: change of the output whose own input is exchanged, over that of all behind it too",
                 f"{SHARE:g}: error",
                 "exactly 0 where inputs are shifted; an autoencoder depends on all inputs; judgement",
+            ),
+            (
+                "tokens that are the targets of positions two or three before them, and not of the one before, of a "
+                "network whose outputs do not depend on later inputs",
+                "any: error",
+                "exact",
             ),
             ("positions from which attention hides everything, in every sample", "0: warning", "exact"),
             (
