@@ -298,6 +298,27 @@ def test_a_loop_that_comes_later_is_seen_where_the_first_is_skipped(tmp_path):
         theta0.capture(path, skip=24)
 
 
+CUT_LOSSES = {
+    "no_grad": "with torch.no_grad(): out = model(x)\nloss = F.mse_loss(out, y)",
+    "numbers": "loss = torch.tensor(F.mse_loss(model(x), y).item())",
+    "numpy": "loss = torch.from_numpy(F.mse_loss(model(x), y).detach().numpy())",
+}
+
+
+@pytest.mark.parametrize("name", CUT_LOSSES)
+def test_a_loss_without_a_graph_is_named_with_its_line(tmp_path, name):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
+        "model = nn.Linear(4, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(5):\n    x, y = torch.randn(8, 4), torch.randn(8, 1)\n    "
+        + CUT_LOSSES[name].replace("\n", "\n    ")
+        + "\n    loss.requires_grad_(True)\n    loss.backward()\n    optimizer.step()\n"
+    )
+    with pytest.raises(theta0.CaptureError, match=r"without any at .*loss\.backward\(\)"):
+        theta0.capture(path)
+
+
 def test_arguments_of_several_optimizers_are_not_those_of_the_first():
     captured = theta0.capture(SCRIPTS / "gan.py", batches=2)
     with pytest.raises(theta0.CaptureError, match=r"expected one optimizer, got 2: .*for step in captured\.steps"):

@@ -138,6 +138,7 @@ class Recording:  # grows while the script runs
         calls: how many module calls that train were seen.
         passes: the backward passes.
         unseen: how many backward passes had no module's call behind them.
+        rootless: the line of the first that had no operation behind it at all, of a loss that is a leaf.
         optimizers: by identity.
         alive: the optimizers and schedulers that there were at the latest first step of one, stepped or not.
         earlier: the optimizers that there were before.
@@ -168,6 +169,7 @@ class Recording:  # grows while the script runs
     calls: int = 0
     passes: list[Pass] = field(default_factory=list)
     unseen: int = 0
+    rootless: str = ""
     optimizers: dict[int, Steps] = field(default_factory=dict)
     alive: list[Any] = field(default_factory=list)
     earlier: "weakref.WeakSet[torch.optim.Optimizer]" = field(default_factory=weakref.WeakSet)
@@ -457,6 +459,8 @@ def _backward(found: Recording, step: Step) -> Any:
     result = step.interpreter.proceed(step)
     if begun is None:
         found.unseen += 1
+        if not found.rootless and all(t.is_leaf for t in _differentiated(step)[0]):
+            found.rootless = str(step.source() or "a line that is not known")
     else:
         one, parameters, versions = begun
         _finish(found, one, parameters, versions)

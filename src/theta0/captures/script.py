@@ -214,6 +214,13 @@ def _nothing(found: Captured, recording: Recording, name: str) -> str:
         return f"{what}{left}; pass its arguments after --"
     if found.error is not None:
         return f"{what}it raised {_raised(found.error, name)} before its first backward pass; does it run by itself?"
+    if recording.rootless:
+        return (
+            f"{name}: nothing is trained: expected a loss that operations link with the parameters, got one without "
+            f"any at {recording.rootless}. The model runs under no_grad, or the loss went through .detach(), .item() "
+            "or numpy; requires_grad_(True) on it only silences PyTorch's error. Compute the loss anew from the "
+            "model's outputs, with gradients on"
+        )
     unseen = " whose path from a module's call was not seen" if recording.unseen else ""
     return f"{what}it ended after {found.seen}{unseen}; does it train under torch, in its own process and thread?"
 
