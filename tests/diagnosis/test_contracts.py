@@ -137,6 +137,22 @@ def test_labels_longer_than_the_outputs():
     assert "loss-mismatch" not in {f.code for f in found(model, sequences, labels[:, :4], loss)}
 
 
+def test_labels_that_are_too_long_and_whose_loss_is_made_zero():
+    sequences, model = torch.randn(40, 12, 8), nn.Sequential(nn.Linear(8, 5), nn.LogSoftmax(-1))
+    labels = torch.randint(1, 5, (40, 20), generator=torch.Generator().manual_seed(0))
+
+    def messages(too_long):
+        def loss(outputs, targets):
+            lengths = torch.full((40,), 4)
+            lengths[:too_long] = 20
+            return F.ctc_loss(outputs.transpose(0, 1), targets, torch.full((40,), 12), lengths, zero_infinity=True)
+
+        return [f.message for f in found(model, sequences, labels, loss) if f.code == "loss-mismatch"]
+
+    assert messages(1) == []
+    assert "zero_infinity=True makes their loss and its gradient zero" in messages(25)[0]
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("targets", "severity"), [(5000 + 300 * REAL, "error"), (300 * REAL, "warning"), (10 + 3 * REAL, None)]

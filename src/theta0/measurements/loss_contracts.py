@@ -16,6 +16,7 @@ _TOLERANCE = 1e-4
 _FAINT = 0.1  # a label of "yes" is far above it, smoothed or not
 _MASS_TOLERANCE = 0.02  # of a sum of probabilities
 _POSITIVE_WEIGHT = (6, "pos_weight")
+_UNMET = 0.05  # of the samples: a few that are too long are common
 _RISES = 0.9  # correlation of the logarithms of weights and counts
 _IMBALANCE = 4.0  # times as many samples of one class as of another, that much more weight for the frequent one
 
@@ -394,10 +395,14 @@ def _ctc(step: Step) -> tuple[float, float, str, str, bool] | None:
     if off > _MASS_TOLERANCE:
         what = "ctc_loss takes log-probabilities, and the exponentials of these do not sum to 1"
         return off, 0.0, what, "Apply log_softmax over the classes before it.", True
-    short = (torch.as_tensor(steps) < torch.as_tensor(labels)).sum()
-    if int(short):
-        what = f"{int(short)} targets have more labels than the outputs have steps: no output can meet them"
-        return float(short), 0.0, what, "Give longer outputs, or set zero_infinity=True.", True
+    short = torch.as_tensor(steps) < torch.as_tensor(labels)
+    share, count = float(short.double().mean()), int(short.sum())
+    what = f"{count} of {short.numel()} targets have more labels than the outputs have steps: no output can meet them"
+    if count and not step.argument((6, "zero_infinity")):
+        return float(count), 0.0, what, "Give longer outputs (subsample less), or set zero_infinity=True.", True
+    if share > _UNMET:
+        what += ", and zero_infinity=True makes their loss and its gradient zero, so that they train nothing"
+        return share, _UNMET, what, "Give longer outputs: subsample less before the loss.", share > 0.5
     if targets.dim() == 1 and bool((targets == blank).any()):
         count = int((targets == blank).sum())
         return (
