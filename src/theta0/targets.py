@@ -3,8 +3,8 @@
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +16,7 @@ from theta0._losses import Loss, checked
 from theta0._models import Step
 from theta0._training import checked_positive
 from theta0.experiments.optimizers import Optimizer, optimizer_kind
+from theta0.measurements.observed_training import NOTHING_OBSERVED, ObservedTraining
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,8 @@ class Target:
     """What a target file defines.
 
     `learning_rate` is the optimizer's; `build` is the file's `model()`, which builds another one; `step` is given
-    instead of a loss; gradients are clipped to `clip_norm`; `observed` is what is known of scripts only
-    (`gradient_kept`, `rates`, `opposed`, `taken_back` and `not_loaded` of `diagnose`), and `number` is the optimizer's
-    among several of one script.
+    instead of a loss; gradients are clipped to `clip_norm`; `observed` is what is known of scripts only, and
+    `number` is the optimizer's among several of one script.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Target:
     learning_rate: float | None
     build: Callable[[], nn.Module]
     step: Step | None = None
-    observed: Mapping[str, Any] = field(default_factory=dict)
+    observed: ObservedTraining = NOTHING_OBSERVED
     clip_norm: float | None = None
     number: int = 1
 

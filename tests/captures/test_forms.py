@@ -154,8 +154,8 @@ def test_weights_that_are_rewritten_between_steps_hold_the_loss_back():
             p.data.clamp_(-0.01, 0.01)
 
     net = nn.Linear(4, 2)
-    assert captured(net, lambda net: -net(X).mean(), clip).opposed
-    assert not captured(nn.Linear(4, 2), lambda net: -net(X).mean()).opposed
+    assert captured(net, lambda net: -net(X).mean(), clip).observed.opposed
+    assert not captured(nn.Linear(4, 2), lambda net: -net(X).mean()).observed.opposed
 
 
 def test_an_optimizer_that_never_steps_gets_nothing_of_the_gradient():
@@ -168,7 +168,7 @@ def test_an_optimizer_that_never_steps_gets_nothing_of_the_gradient():
             net(X if net is body else torch.ones(16, 8)).square().mean().backward()
             if net is body:
                 optimizer.step()
-    assert [(type(step.optimizer).__name__, step.gradient_kept) for step in found.steps] == [
+    assert [(type(step.optimizer).__name__, step.observed.gradient_kept) for step in found.steps] == [
         ("SGD", 1.0),
         ("Adam", 0.0),
     ]
@@ -343,7 +343,12 @@ def test_a_loop_without_an_optimizer_is_captured_without_one():
                 p.data -= 0.1 * p.grad
                 p.grad = None
     (step,) = found.steps
-    assert (step.optimizer, step.learning_rate, step.gradient_kept, step.opposed) == (None, None, None, False)
+    assert (step.optimizer, step.learning_rate, step.observed.gradient_kept, step.observed.opposed) == (
+        None,
+        None,
+        None,
+        False,
+    )
     assert step.factor.value == 3.0
     assert "no optimizer" in repr(step)
 

@@ -63,7 +63,7 @@ WHOLE = {
 def test_all_of_the_gradient_is_kept_whatever_scales_the_loss(name, tmp_path):
     optimizer, between, options = WHOLE[name]
     (step,) = captured(tmp_path, optimizer, between, **options)
-    assert step.gradient_kept == pytest.approx(1.0, rel=1e-4)
+    assert step.observed.gradient_kept == pytest.approx(1.0, rel=1e-4)
     assert lost(step) == []
 
 
@@ -81,7 +81,7 @@ RESET = {
 @pytest.mark.parametrize("name", RESET)
 def test_gradients_that_are_reset_before_the_step_are_an_error(name, optimizer, tmp_path):
     (step,) = captured(tmp_path, optimizer, RESET[name])
-    assert step.gradient_kept == 0.0
+    assert step.observed.gradient_kept == 0.0
     assert lost(step) == ["error"]
 
 
@@ -107,7 +107,7 @@ CLIPPED = {
 def test_clipping_is_an_error_where_the_step_does_not_move_the_weights(name, tmp_path):
     optimizer, between, options, severities = CLIPPED[name]
     (step,) = captured(tmp_path, optimizer, between, **options)
-    assert 0 < step.gradient_kept < 1
+    assert 0 < step.observed.gradient_kept < 1
     assert lost(step) == severities
 
 
@@ -122,7 +122,7 @@ def test_the_share_is_that_of_the_norms():
             shares.append(1e-3 / float(nn.utils.clip_grad_norm_(net.parameters(), 1e-3)))
             optimizer.step()
             optimizer.zero_grad()
-    assert found.steps[0].gradient_kept == pytest.approx(sorted(shares)[len(shares) // 2], rel=1e-3)
+    assert found.steps[0].observed.gradient_kept == pytest.approx(sorted(shares)[len(shares) // 2], rel=1e-3)
 
 
 def test_only_the_parameters_of_the_optimizer_count():
@@ -140,7 +140,7 @@ def test_only_the_parameters_of_the_optimizer_count():
                 second.step()
                 body.zero_grad()
                 head.zero_grad()
-        assert [step.gradient_kept for step in found.steps] == pytest.approx(kept)
+        assert [step.observed.gradient_kept for step in found.steps] == pytest.approx(kept)
 
 
 def test_nothing_is_known_of_a_step_that_evaluates_the_loss_itself():
@@ -157,7 +157,7 @@ def test_nothing_is_known_of_a_step_that_evaluates_the_loss_itself():
     with theta0.capture_steps(batches=6) as found:
         for _ in range(10):
             optimizer.step(closure)
-    assert found.steps[0].gradient_kept is None
+    assert found.steps[0].observed.gradient_kept is None
 
 
 def test_short_runs_that_train_do_not_refute_it(tmp_path):
@@ -190,7 +190,7 @@ def test_a_loss_that_depends_on_another_network_gives_the_optimizer_nothing(tmp_
     path = tmp_path / "train.py"
     path.write_text(OTHER)
     (step,) = theta0.capture(path).steps
-    assert step.gradient_kept == 0
+    assert step.observed.gradient_kept == 0
     assert lost(step) == ["error"]
 
 

@@ -9,6 +9,7 @@ from torch.optim import lr_scheduler as schedules
 
 import theta0
 from theta0.captures.schedules import scheduled_rates
+from theta0.diagnosis import ObservedTraining
 from theta0.diagnosis.rules.learning_rate_too_low import _scheduled
 
 LOOP = """
@@ -130,7 +131,12 @@ def test_the_rate_of_one_side_of_a_game_is_not_called_too_low():
     x = torch.randn(64, 8)
     model, batches = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 3)), [(x, x[:, :3].argmax(1))]
     codes = [
-        [f.code for f in theta0.diagnose(model, batches, "cross_entropy", learning_rate=1e-7, opposed=opposed).findings]
+        [
+            f.code
+            for f in theta0.diagnose(
+                model, batches, "cross_entropy", learning_rate=1e-7, observed=ObservedTraining(opposed=opposed)
+            ).findings
+        ]
         for opposed in (False, True)
     ]
     assert ["learning-rate-too-low" in found for found in codes] == [True, False]
@@ -141,7 +147,12 @@ def test_a_warm_up_by_hand_that_still_rises_is_not_called_too_low():
     x = torch.randn(64, 8)
     model, batches = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 3)), [(x, x[:, :3].argmax(1))]
     codes = [
-        [f.code for f in theta0.diagnose(model, batches, "cross_entropy", learning_rate=5e-7, rates=rates).findings]
+        [
+            f.code
+            for f in theta0.diagnose(
+                model, batches, "cross_entropy", learning_rate=5e-7, observed=ObservedTraining(rates=rates)
+            ).findings
+        ]
         for rates in ([1e-7 * n for n in range(1, 6)], [5e-7] * 5)
     ]
     assert ["learning-rate-too-low" in found for found in codes] == [False, True]

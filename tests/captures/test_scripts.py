@@ -289,7 +289,7 @@ for _ in range(12):
 def test_a_loop_that_comes_later_is_seen_where_the_first_is_skipped(tmp_path):
     path = script(tmp_path, "", TWO_LOOPS)
     first, second = theta0.capture(path), theta0.capture(path, skip=12)
-    assert (first.steps[0].gradient_kept, second.steps[0].gradient_kept) == (pytest.approx(1.0), 0.0)
+    assert (first.steps[0].observed.gradient_kept, second.steps[0].observed.gradient_kept) == (pytest.approx(1.0), 0.0)
     found = theta0.diagnose(**second.arguments)
     assert found.findings[0].code == "lost-gradient"
     assert "holds none of the parameters that this loss is made with" in found.findings[0].message
@@ -437,7 +437,7 @@ for task in range(6):
 def test_an_optimizer_that_steps_later_is_waited_for_and_those_of_a_loop_are_one(tmp_path):
     found = theta0.capture(script(tmp_path, "", FOLDS), batches=2)
     assert [type(step.optimizer).__name__ for step in found.steps] == ["SGD", "Adam"]
-    assert [step.gradient_kept for step in found.steps] == [pytest.approx(1.0), 0.0]
+    assert [step.observed.gradient_kept for step in found.steps] == [pytest.approx(1.0), 0.0]
 
 
 OWN_NAMES = """
@@ -510,7 +510,7 @@ def test_a_later_loop_is_chosen_by_its_number(tmp_path):
     first, second, third = (theta0.capture(path, batches=3, loop=number).steps for number in (1, 2, 3))
     assert [type(steps[0].optimizer).__name__ for steps in (first, second, third)] == ["Adam", "SGD", "SGD"]
     assert [len(steps) for steps in (first, second, third)] == [1, 1, 1]
-    assert [steps[0].gradient_kept for steps in (first, second)] == [pytest.approx(1.0), pytest.approx(1.0)]
-    assert third[0].gradient_kept == 0.0  # the optimizer is older than its head
+    assert [steps[0].observed.gradient_kept for steps in (first, second)] == [pytest.approx(1.0), pytest.approx(1.0)]
+    assert third[0].observed.gradient_kept == 0.0  # the optimizer is older than its head
     with pytest.raises(theta0.CaptureError):
         theta0.capture(path, batches=3, loop=4)

@@ -269,17 +269,17 @@ def frozen_meanwhile(tmp_path):
 
 @pytest.mark.slow
 def test_an_optimizer_that_never_steps_is_judged_by_the_gradients_that_are_reset(tmp_path):
-    assert sorted(step.gradient_kept for step in adversaries(tmp_path, "pass")) == [0.0, pytest.approx(1.0)]
-    assert [step.gradient_kept for step in adversaries(tmp_path)] == pytest.approx([1.0, 1.0])
+    assert sorted(step.observed.gradient_kept for step in adversaries(tmp_path, "pass")) == [0.0, pytest.approx(1.0)]
+    assert [step.observed.gradient_kept for step in adversaries(tmp_path)] == pytest.approx([1.0, 1.0])
 
 
 @pytest.mark.slow
 def test_a_loss_is_opposed_where_another_optimizer_trains_what_it_depends_on(tmp_path):
-    assert [step.opposed for step in adversaries(tmp_path)] == [True, True]
-    assert frozen_meanwhile(tmp_path).opposed
+    assert [step.observed.opposed for step in adversaries(tmp_path)] == [True, True]
+    assert frozen_meanwhile(tmp_path).observed.opposed
     one = tmp_path / "one.py"
 
     one.write_text(ONE)
-    assert not theta0.capture(one).steps[0].opposed
+    assert not theta0.capture(one).steps[0].observed.opposed
     one.write_text(ONE + "    [p.data.clamp_(-0.01, 0.01) for p in net.parameters()]\n")
-    assert theta0.capture(one).steps[0].opposed
+    assert theta0.capture(one).steps[0].observed.opposed

@@ -18,7 +18,7 @@ from cases import normal
 from cases import unprobed as diagnose
 from states import state_of
 from theta0._batches import load_batches
-from theta0.diagnosis import PROBE_STEPS, RULES, Evidence, Finding, Place, Rule, RuleDoc, rules
+from theta0.diagnosis import PROBE_STEPS, RULES, Evidence, Finding, ObservedTraining, Place, Rule, RuleDoc, rules
 from theta0.diagnosis import evidence as module
 from theta0.diagnosis.documentation import PRELUDE, documentation, overview
 from theta0.reports import diagnosis_document, diagnosis_report, write_page
@@ -145,7 +145,7 @@ def test_an_unknown_code_lists_those_that_are_near_or_all():
 
 
 def example(*parts):
-    scope = {"learning_rate": None, "optimizer": None, "gradient_kept": None, "not_loaded": ()}
+    scope = {"learning_rate": None, "optimizer": None, "observed": ObservedTraining()}
     with torch.random.fork_rng():
         for part in (PRELUDE, *parts):
             exec(dedent(part), scope)
@@ -156,7 +156,7 @@ TRIED = {"does-not-train", "no-signal"}  # what only short runs show
 
 
 def findings_of(start, steps):
-    options = {name: getattr(start, name) for name in ("optimizer", "learning_rate", "gradient_kept", "not_loaded")}
+    options = {name: getattr(start, name) for name in ("optimizer", "learning_rate", "observed")}
     return theta0.diagnose(start.model, start.batches, start.loss, probe_steps=steps, **options).findings
 
 

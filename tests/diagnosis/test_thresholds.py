@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from theta0.diagnosis import diagnose
+from theta0.diagnosis import ObservedTraining, diagnose
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(64, 8, generator=GENERATOR)
@@ -61,7 +61,9 @@ def test_a_step_that_evaluates_the_loss_itself_has_no_rate_to_judge():
 def test_a_clipped_gradient_is_held_against_the_epsilon_of_any_adaptive_optimizer(eps, severities):
     model = net()
     optimizer = torch.optim.NAdam(model.parameters(), lr=1e-3, eps=eps)
-    clipped = found(model, [(X, Y)], "cross_entropy", code="lost-gradient", optimizer=optimizer, gradient_kept=1e-8)
+    clipped = found(
+        model, [(X, Y)], "cross_entropy", code="lost-gradient", optimizer=optimizer, observed=ObservedTraining(1e-8)
+    )
     assert [f.severity for f in clipped] == severities
     assert all(f"{eps:g}" in f.message for f in clipped)
 
@@ -91,7 +93,7 @@ def test_where_nothing_trains_for_no_known_reason_it_is_said_what_was_excluded()
     assert "inputs that do not reach the output" in finding.message
 
 
-REFUSED = {"probe_steps": (-1, "probe_steps: expected 0 or more"), "gradient_kept": (1.5, "expected a share from 0")}
+REFUSED = {"probe_steps": (-1, "probe_steps: expected 0 or more")}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from states import state_of
 from theta0._batches import load_batches
-from theta0.diagnosis import diagnose
+from theta0.diagnosis import ObservedTraining, diagnose
 from theta0.experiments.endless_fall import endless_fall
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -109,7 +109,7 @@ def test_the_summand_that_falls_is_named():
 
 
 def test_a_loss_that_an_adversary_holds_back_is_none():
-    assert mismatches(ENDLESS["scores that are not normalized"], opposed=True) == []
+    assert mismatches(ENDLESS["scores that are not normalized"], observed=ObservedTraining(opposed=True)) == []
 
 
 def test_a_frozen_judge_is_not_asked_for_a_minimum():

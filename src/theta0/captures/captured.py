@@ -32,8 +32,7 @@ from theta0.captures.entries import Use, closure
 from theta0.captures.recording import Pass, Recording, Steps
 from theta0.captures.schedules import scheduled_rates
 from theta0.captures.tape import CapturedBatch, replay, replayed
-from theta0.measurements.taken_back import TakenBack
-from theta0.measurements.unloaded_weights import NotLoaded
+from theta0.measurements.observed_training import NOTHING_OBSERVED, ObservedTraining
 
 _TOLERANCE = (
     1e-5  # of losses and gradients on accelerators and over ranks, whose sums are not the same twice; else exactly
@@ -54,16 +53,8 @@ class CapturedStep:
         factor: a constant by which the script multiplied its loss, and why it was taken out of it.
         losses: the script's own losses, one a batch, with the factor.
         compared: how many parameters' gradients on the first batch equal the script's.
-        gradient_kept: the share of the gradient's norm, after the backward passes, that the optimizer's step finds, as
-            the median over the steps seen: 1 without clipping, 0 where gradients are reset before the step; loss scales
-            that are taken out again do not count. None where no step is seen, or it evaluates the loss itself.
+        observed: what it shows of its training beyond these.
         clip_norm: the norm to which gradients are clipped; None where that is not seen.
-        rates: the learning rates of the steps seen, and of those to come where a scheduler steps with each; None where
-            no optimizer stepped.
-        opposed: whether something beyond the loss keeps it in bounds: another optimizer trains what the loss depends
-            on, or the script rewrites weights between steps.
-        taken_back: the trained parameters that the script changes between steps so that these lead nowhere.
-        not_loaded: the calls of `load_state_dict` that left out what they were given.
     """
 
     model: nn.Module
@@ -75,12 +66,8 @@ class CapturedStep:
     factor: Factor
     losses: tuple[float, ...]
     compared: int
-    gradient_kept: float | None = None
+    observed: ObservedTraining = NOTHING_OBSERVED
     clip_norm: float | None = None
-    rates: tuple[float, ...] | None = None
-    opposed: bool = False
-    taken_back: tuple[TakenBack, ...] = ()
-    not_loaded: tuple[NotLoaded, ...] = ()
 
     def __repr__(self) -> str:
         """The step in one line, without the weights and the data."""
@@ -98,12 +85,8 @@ class CapturedStep:
             "step": self.step,
             "optimizer": self.optimizer,
             "learning_rate": self.learning_rate,
-            "gradient_kept": self.gradient_kept,
+            "observed": self.observed,
             "clip_norm": self.clip_norm,
-            "rates": self.rates,
-            "opposed": self.opposed,
-            "taken_back": self.taken_back,
-            "not_loaded": self.not_loaded,
         }
 
 
@@ -184,12 +167,14 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
         factor,
         losses,
         compared,
-        gradient_kept(steps, model),
+        ObservedTraining(
+            gradient_kept(steps, model),
+            schedule or None,
+            opposed(found, steps, closure(every)),
+            taken_back(found, steps, model),
+            tuple(found.not_loaded),
+        ),
         clip_norm(steps),
-        schedule or None,
-        opposed(found, steps, closure(every)),
-        taken_back(found, steps, model),
-        tuple(found.not_loaded),
     )
 
 

@@ -102,7 +102,7 @@ def _annotated(result: "Diagnosis", t: "Target") -> str:
 def _diagnosis(t: "Target", html: Path | None, options: dict[str, Any]) -> "Diagnosis":
     from theta0.diagnosis import diagnose as run
 
-    result = run(t.model, t.batches, t.loss, **t.observed, **t.training, **options)
+    result = run(t.model, t.batches, t.loss, observed=t.observed, **t.training, **options)
     if html is not None:
         from theta0.reports import write_page
 
@@ -140,7 +140,7 @@ def _treated(t: "Target", out: Path | None, html: Path | None, options: dict[str
     from theta0.treatment import save_start
     from theta0.treatment import treat as run
 
-    result = run(t.model, t.batches, t.loss, **t.observed, **t.training, **options)
+    result = run(t.model, t.batches, t.loss, observed=t.observed, **t.training, **options)
     if result.kept and out is not None:
         save_start(result.wrapped or t.model, out, method=result.remedy)
     if html is not None:

@@ -34,7 +34,7 @@ def _explained(t: "Target", html: Path | None, options: dict[str, Any]) -> Outco
     from theta0.explanation import explain as run
     from theta0.reports import explanation_document, explanation_report
 
-    result = run(t.model, t.batches, t.loss, **t.observed, **t.training, **options)
+    result = run(t.model, t.batches, t.loss, observed=t.observed, **t.training, **options)
     if html is not None:
         from theta0.reports import write_page
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from theta0.targets import Target
 
 T = TypeVar("T")
-_OBSERVED = ("gradient_kept", "rates", "opposed", "taken_back", "not_loaded")  # what only scripts show
 chosen: int | None = None  # in the process that runs a script, its place among the targets
 
 
@@ -244,8 +243,7 @@ def _targets(name: str, captured: "Captured", index: int | None) -> list["Target
         say(f"{title}: {_summary(step, kind)}", err=True)
         build = partial(copy.deepcopy, step.model)
         taken = step.batches, step.loss, step.optimizer, step.learning_rate, build
-        observed = {key: step.arguments[key] for key in _OBSERVED}
-        seen: dict[str, Any] = {"step": step.step, "observed": observed, "clip_norm": step.clip_norm}
+        seen: dict[str, Any] = {"step": step.step, "observed": step.observed, "clip_norm": step.clip_norm}
         found.append(Target(title, step.model, *taken, **seen, number=number))
     if not captured.ended:
         say(f"{name}: stopped after these batches; for a later training loop, use --loop N", err=True)

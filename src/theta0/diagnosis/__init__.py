@@ -5,6 +5,7 @@ from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import Diagnosis, Finding, Severity
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
 from theta0.diagnosis.rules import RULES
+from theta0.measurements.observed_training import ObservedTraining
 
 __all__ = [
     "PROBE_STEPS",
@@ -12,6 +13,7 @@ __all__ = [
     "Diagnosis",
     "Evidence",
     "Finding",
+    "ObservedTraining",
     "Place",
     "Rule",
     "RuleDoc",

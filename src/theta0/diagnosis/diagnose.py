@@ -22,8 +22,7 @@ from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.diagnosis.rule import Rule
 from theta0.diagnosis.rules import RULES
 from theta0.experiments.optimizers import Optimizer, OptimizerKind, Scheduler, optimizer_kind, rate_of
-from theta0.measurements.taken_back import TakenBack
-from theta0.measurements.unloaded_weights import NotLoaded
+from theta0.measurements.observed_training import NOTHING_OBSERVED, ObservedTraining
 
 PROBE_STEPS = 100  # with what the other measurements take, less than 120 gradients
 
@@ -40,11 +39,7 @@ def diagnose(
     scheduler: Scheduler | None = None,
     clip_norm: float | None = None,
     accumulate: int = 1,
-    gradient_kept: float | None = None,
-    rates: Sequence[float] | None = None,
-    opposed: bool = False,
-    taken_back: Sequence[TakenBack] = (),
-    not_loaded: Sequence[NotLoaded] = (),
+    observed: ObservedTraining = NOTHING_OBSERVED,
     max_batches: int | None = 4,
     probe_steps: int = PROBE_STEPS,
     seconds: float | None = None,
@@ -78,17 +73,7 @@ def diagnose(
         scheduler: the schedule of the learning rate, a function from the optimizer to it; its highest rate counts.
         clip_norm: to which you clip the gradient's norm before each step; None for no clipping.
         accumulate: over how many batches each of your steps accumulates gradients.
-        gradient_kept: the share of the gradient's norm that your optimizer's step finds, from 0, where gradients are
-            reset between `backward()` and `step()`, to 1 without clipping. A captured script brings it; None where it
-            is not known.
-        rates: the learning rates of the first steps, as your schedule sets them; a captured script brings them, where
-            its rate changes.
-        opposed: whether something beyond the loss keeps it in bounds: another optimizer that trains against it, or
-            weights that are clipped between steps, as of a critic. A loss that falls without end is then no finding.
-        taken_back: the trained parameters that your loop changes between steps so that these lead nowhere; a captured
-            script brings them.
-        not_loaded: calls of `load_state_dict(…, strict=False)` that left out what they were given; a captured script
-            brings them.
+        observed: what a captured script shows of its training beyond these.
         max_batches: how many batches are read; None reads all.
         probe_steps: gradients that short training runs may take, at most; 0 leaves them out, which is said in
             `Diagnosis.not_measured`.
@@ -128,8 +113,6 @@ def diagnose(
         raise ValueError(f"probe_steps: expected 0 or more, got {probe_steps}")
     checked_positive(seconds, "seconds")
     found = load_batches(batches, inner, max_batches=max_batches, step=step)
-    if gradient_kept is not None and not 0 <= gradient_kept <= 1:
-        raise ValueError(f"gradient_kept: expected a share from 0 to 1, or None, got {gradient_kept}")
     kind, rate = None, checked_positive(learning_rate, "learning_rate")
     if optimizer is not None or scheduler is not None or clip_norm is not None or accumulate != 1:
         chosen = optimizer or ("sgd" if rate is not None else "adam")
@@ -142,11 +125,7 @@ def diagnose(
             loss,
             optimizer=kind,
             rate=rate,
-            gradient_kept=gradient_kept,
-            rates=rates,
-            opposed=opposed,
-            taken_back=taken_back,
-            not_loaded=not_loaded,
+            observed=observed,
             probe_steps=probe_steps,
             seconds=seconds,
             rules=rules,
@@ -162,11 +141,7 @@ def diagnosis_of(
     *,
     optimizer: str | OptimizerKind | None = None,
     rate: float | None = None,
-    gradient_kept: float | None = None,
-    rates: Sequence[float] | None = None,
-    opposed: bool = False,
-    taken_back: Sequence[TakenBack] = (),
-    not_loaded: Sequence[NotLoaded] = (),
+    observed: ObservedTraining = NOTHING_OBSERVED,
     probe_steps: int = 0,
     seconds: float | None = None,
     rules: Sequence[Rule] | None = None,
@@ -184,11 +159,7 @@ def diagnosis_of(
         loss,
         optimizer=optimizer,
         rate=rate,
-        gradient_kept=gradient_kept,
-        rates=rates,
-        opposed=opposed,
-        taken_back=taken_back,
-        not_loaded=not_loaded,
+        observed=observed,
         probe_steps=probe_steps,
     )
     evidence.progress = progress

@@ -10,6 +10,7 @@ from theta0.diagnosis.rules import RULES
 PRELUDE = """
 import torch
 from torch import nn
+from theta0.diagnosis import ObservedTraining
 
 torch.manual_seed(2)
 inputs = torch.randn(64, 8)

@@ -42,11 +42,10 @@ from theta0.measurements.inspection import Inspection
 from theta0.measurements.loss_terms import loose_summand
 from theta0.measurements.mixing import SAMPLES, Mixing, mixing
 from theta0.measurements.non_finite import NonFiniteOrigin, non_finite_origin
+from theta0.measurements.observed_training import NOTHING_OBSERVED, ObservedTraining
 from theta0.measurements.recurrences import CutRecurrence, cut_recurrence
 from theta0.measurements.residual_stream import ResidualStream
 from theta0.measurements.signals import Observation, observed
-from theta0.measurements.taken_back import TakenBack
-from theta0.measurements.unloaded_weights import NotLoaded
 from theta0.measurements.zero_gradients import STEPS, still_zero
 
 _FALLEN = 0.4  # of the first loss, where no constant is known
@@ -70,11 +69,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         optimizer: the name of the known kind that it is, or comes nearest to.
         kind: the one that will train it, as it can be made again; SGD where its step evaluates the loss itself.
         rate: the learning rate that it will be given; None where the user names none.
-        gradient_kept: the share of the gradient's norm that the user's optimizer step finds; None where not known.
-        rates: the learning rates of the first steps, as the user's schedule sets them; None where it is not known.
-        opposed: whether something beyond the loss keeps it in bounds, as an adversary's training does.
-        taken_back: the trained parameters that the user's loop changes between steps so that these lead nowhere.
-        not_loaded: the calls of `load_state_dict` that left out what they were given.
+        observed: what a captured script shows of its training beyond these.
         probe_steps: gradients that short training runs may take; 0 leaves them out.
         not_measured: what could not be looked at, in sentences; rules add to it.
         cost: what has been measured so far, in gradients.
@@ -90,16 +85,10 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         *,
         optimizer: str | OptimizerKind | None = None,
         rate: float | None = None,
-        gradient_kept: float | None = None,
-        rates: Sequence[float] | None = None,
-        opposed: bool = False,
-        taken_back: Sequence[TakenBack] = (),
-        not_loaded: Sequence[NotLoaded] = (),
+        observed: ObservedTraining = NOTHING_OBSERVED,
         probe_steps: int = 0,
     ) -> None:
-        self.gradient_kept, self.rates, self.opposed = gradient_kept, rates, opposed
-        self.taken_back, self.not_loaded = tuple(taken_back), tuple(not_loaded)
-        self.probe_steps, self.not_measured = probe_steps, list[str]()
+        self.observed, self.probe_steps, self.not_measured = observed, probe_steps, list[str]()
         self.model = with_shapes(model, batches[0])
         self.kind = optimizer if isinstance(optimizer, OptimizerKind) else optimizer_kind(optimizer, self.model)
         if self.kind.closure:
@@ -280,8 +269,9 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
 
     @property
     def _may_be_endless(self) -> bool:
-        judged = bool(self.probe_steps) and self.has_loss and bool(self.trained) and self.finite and not self.opposed
-        return judged and not self.inspection.bounded and not self.inspection.breaches
+        judged = bool(self.probe_steps) and self.has_loss and bool(self.trained) and self.finite
+        bounded = self.observed.opposed or self.inspection.bounded
+        return judged and not bounded and not self.inspection.breaches
 
     @cached_property
     def probe(self) -> Probe | None:
@@ -292,7 +282,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             reason = f"{RUNGS[0]} steps do not fit into the time given"
             return Probe("undecided", self.rate, (), None, math.nan, None, math.nan, math.nan, 0.0, reason=reason)
         if self.rate is not None:
-            self.opposed_terms, self.pairing, self.decay_runs  # noqa: B018 - first: a probe may leave too few gradients
+            self.opposed_terms, self.pairing, self.decay_runs  # noqa: B018 - first, while there are gradients left
         allowed = None if self.rate is None else self.allowed_rate
         found = probe(
             self.model,

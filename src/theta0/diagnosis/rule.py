@@ -56,8 +56,7 @@ class RuleDoc:
     """The documentation of a finding's code; every text is Markdown.
 
     The examples are Python that runs after `documentation.PRELUDE` and defines `model`, and where they differ from the
-    prelude's, `batches`, `loss`, `optimizer`, `learning_rate`, `gradient_kept` and
-    `not_loaded`.
+    prelude's, `batches`, `loss`, `optimizer`, `learning_rate` and `observed`.
 
     Attributes:
         meaning: what it means for training.

@@ -23,8 +23,7 @@ from theta0.explanation.bench import NOTHING, Bench, Change, Setting, Trial, sca
 from theta0.explanation.changes import REMEDY, changes
 from theta0.explanation.modules import NEAR, guilty, helps, units
 from theta0.explanation.results import Explanation, Proof
-from theta0.measurements.taken_back import TakenBack
-from theta0.measurements.unloaded_weights import NotLoaded
+from theta0.measurements.observed_training import NOTHING_OBSERVED, ObservedTraining
 from theta0.treatment.remedies import named_by
 
 SEEDS = 2  # on which a change must help to be proven
@@ -45,11 +44,7 @@ def explain(
     scheduler: Scheduler | None = None,
     clip_norm: float | None = None,
     accumulate: int = 1,
-    gradient_kept: float | None = None,
-    rates: Sequence[float] | None = None,
-    opposed: bool = False,
-    taken_back: Sequence[TakenBack] = (),
-    not_loaded: Sequence[NotLoaded] = (),
+    observed: ObservedTraining = NOTHING_OBSERVED,
     budget: float = 400,
     seconds: float | None = None,
     keep: Collection[str] = (),
@@ -74,11 +69,7 @@ def explain(
         scheduler: the schedule of the learning rate, a function from the optimizer to it; its highest rate counts.
         clip_norm: to which you clip the gradient's norm before each step; None for no clipping.
         accumulate: over how many batches each of your steps accumulates gradients.
-        gradient_kept: the share of the gradient that your optimizer's step finds; see `diagnose`.
-        rates: the learning rates of the first steps; see `diagnose`.
-        opposed: whether something beyond the loss keeps it in bounds; see `diagnose`.
-        taken_back: parameters that your loop changes between steps; see `diagnose`.
-        not_loaded: weights that your script did not load; see `diagnose`.
+        observed: what a captured script shows of its training beyond these.
         budget: gradients in all.
         seconds: at most, also.
         keep: paths of modules whose values are pretrained and are not drawn anew.
@@ -122,11 +113,7 @@ def explain(
             loss,
             optimizer=named,
             rate=rate,
-            gradient_kept=gradient_kept,
-            rates=rates,
-            opposed=opposed,
-            taken_back=taken_back,
-            not_loaded=not_loaded,
+            observed=observed,
         )
         bench = _bench(inner, data, loss, kind, rate, diagnosis, budget, deadline)
         bench.tell = lambda text: tell(text, bench.spent / bench.budget)

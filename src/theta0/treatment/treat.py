@@ -1,7 +1,7 @@
 """Apply remedies, measure again, and keep what short runs on batches kept back prove better."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,8 +21,7 @@ from theta0._training import Run
 from theta0.diagnosis.results import Diagnosis
 from theta0.experiments.optimizers import Optimizer, Scheduler, optimizer_kind, rate_of
 from theta0.layers.standardized_input import StandardizedInput
-from theta0.measurements.taken_back import TakenBack
-from theta0.measurements.unloaded_weights import NotLoaded
+from theta0.measurements.observed_training import NOTHING_OBSERVED, ObservedTraining
 from theta0.treatment.faults import other_causes
 from theta0.treatment.reasons import CONSTRAINED, elsewhere, nothing, proven, unproven
 from theta0.treatment.remedies import REMEDIES, named_by
@@ -62,7 +61,7 @@ class _Start:
 
 class _Search:  # a class because the rounds share what was spent and tried
     def __init__(
-        self, model: nn.Module, trial: Trial, generator: Randomness, progress: Progress, observed: Mapping[str, Any]
+        self, model: nn.Module, trial: Trial, generator: Randomness, progress: Progress, observed: ObservedTraining
     ) -> None:
         self.model, self.generator, self.progress = model, generator, progress
         self.trial, self.observed = replace(trial, stepped=self._stepped), observed
@@ -176,11 +175,7 @@ def treat(
     scheduler: Scheduler | None = None,
     clip_norm: float | None = None,
     accumulate: int = 1,
-    gradient_kept: float | None = None,
-    rates: Sequence[float] | None = None,
-    opposed: bool = False,
-    taken_back: Sequence[TakenBack] = (),
-    not_loaded: Sequence[NotLoaded] = (),
+    observed: ObservedTraining = NOTHING_OBSERVED,
     steps: int = 100,
     max_batches: int | None = 32,
     generator: Randomness = None,
@@ -209,11 +204,7 @@ def treat(
         scheduler: the schedule of the learning rate, a function from the optimizer to it; its highest rate counts.
         clip_norm: to which you clip the gradient's norm before each step; None for no clipping.
         accumulate: over how many batches each of your steps accumulates gradients.
-        gradient_kept: the share of the gradient that your optimizer's step finds; see `diagnose`.
-        rates: the learning rates of the first steps; see `diagnose`.
-        opposed: whether something beyond the loss keeps it in bounds; see `diagnose`.
-        taken_back: parameters that your loop changes between steps; see `diagnose`.
-        not_loaded: weights that your script did not load; see `diagnose`.
+        observed: what a captured script shows of its training beyond these.
         steps: the training budget of each run.
         max_batches: how many batches are read; None reads all.
         generator: for remedies that draw.
@@ -238,8 +229,6 @@ def treat(
         (True, 'lcw')
     """
     checked(loss, step)
-    observed: dict[str, Any] = {"gradient_kept": gradient_kept, "rates": rates, "opposed": opposed}
-    observed |= {"taken_back": taken_back, "not_loaded": not_loaded}
     if with_ not in ("auto", STANDARDIZE, *REMEDIES):
         raise ValueError(f"with: expected auto, {', '.join(REMEDIES)}, {STANDARDIZE}, got {with_!r}")
     inner = initialised(model)

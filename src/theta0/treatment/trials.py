@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from theta0._training import Run, probe_rate, short_run
 from theta0.diagnosis.diagnose import diagnosis_of
 from theta0.diagnosis.results import Diagnosis
 from theta0.experiments.optimizers import OptimizerKind
+from theta0.measurements.observed_training import ObservedTraining
 
 Item = TypeVar("Item")
 Starts = tuple[Callable[[], None], Callable[[], None]]
@@ -97,9 +98,9 @@ def trial_of(found: Sequence[Batch], loss: Loss, *, optimizer: OptimizerKind, ra
     return Trial(rest, train, probe, confirm, loss, optimizer, rate, steps)
 
 
-def measured(model: nn.Module, trial: Trial, observed: Mapping[str, Any]) -> Diagnosis:
+def measured(model: nn.Module, trial: Trial, observed: ObservedTraining) -> Diagnosis:
     """Diagnose the start that the model has; `observed` is what is known of the user's own steps."""
-    options: dict[str, Any] = {"rate": trial.rate, **observed}
+    options: dict[str, Any] = {"rate": trial.rate, "observed": observed}
     return diagnosis_of(model, trial.rest[:_MEASURED], trial.loss, optimizer=trial.optimizer, **options)
 
 

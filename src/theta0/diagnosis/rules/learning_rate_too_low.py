@@ -23,10 +23,11 @@ SLOWLY, HALFWAY = 0.25, 0.5  # of the way, where a higher rate goes half of it o
 
 def judge(evidence: Evidence) -> Finding | None:
     """A schedule that leaves nothing; a trial of the rate given and of higher ones; without a probe, its bound."""
-    scheduled = _scheduled(evidence.rates or ())
-    if scheduled is not None or evidence.opposed:  # one side of a game that learns fast says nothing of the game
+    scheduled = _scheduled(evidence.observed.rates or ())
+    # One side of a game that learns fast says nothing of the game.
+    if scheduled is not None or evidence.observed.opposed:
         return scheduled
-    if _rising(evidence.rates or ()):
+    if _rising(evidence.observed.rates or ()):
         return None
     probe = evidence.probe
     run = None if probe is None else probe.at(evidence.rate)

@@ -23,7 +23,7 @@ MOVES = 1e-4  # of the weights' norm in one step: an ordinary step, whatever was
 
 def judge(evidence: Evidence) -> Finding | None:
     """What is lost before the step; else what is taken back after it."""
-    return _lost(evidence) or _taken_back(evidence.taken_back)
+    return _lost(evidence) or _taken_back(evidence.observed.taken_back)
 
 
 def _taken_back(changed: Sequence[TakenBack]) -> Finding | None:
@@ -57,7 +57,7 @@ def _taken_back(changed: Sequence[TakenBack]) -> Finding | None:
 
 def _lost(evidence: Evidence) -> Finding | None:
     """Nothing at all for any optimizer; a small share where the step is then too short to train."""
-    kept = evidence.gradient_kept
+    kept = evidence.observed.gradient_kept
     if kept is None or kept >= WARNING:
         return None
     if kept == 0:
@@ -187,7 +187,7 @@ RULE = Rule(
         "before `unscale_`; or gradients are multiplied by a small number. Steps are taken back by a soft update of a "
         "target network whose arguments are exchanged, so that the trained network follows the target; by averaged "
         "weights that are loaded into the network; or by an initialization inside the loop. theta0 knows this from "
-        "training scripts, which it watches, or from `gradient_kept` and `taken_back`.",
+        "training scripts, which it watches, or from `observed=ObservedTraining(gradient_kept=…)`.",
         numbers=(
             (
                 "share of the gradient's norm that the step finds, the median of the steps seen; a loss scale that is "
@@ -211,18 +211,18 @@ RULE = Rule(
                 "judgement",
             ),
         ),
-        fix="gradient_kept = 1.0  # optimizer.zero_grad() stands before loss.backward()",
+        fix="observed = ObservedTraining(gradient_kept=1.0)  # optimizer.zero_grad() stands before loss.backward()",
         command="call `optimizer.zero_grad()`, `loss.backward()`, `optimizer.step()` in this order, or clip to a "
         "larger norm.",
         ill="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             optimizer, learning_rate = "sgd", 0.1
-            gradient_kept = 0.0  # as a captured script has it with zero_grad() between backward() and step()
+            observed = ObservedTraining(gradient_kept=0.0)  # zero_grad() between backward() and step()
         """,
         healthy="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             optimizer, learning_rate = "sgd", 0.1
-            gradient_kept = 0.2  # clipped from a norm of 5 to 1
+            observed = ObservedTraining(gradient_kept=0.2)  # clipped from a norm of 5 to 1
         """,
         ignore="You can ignore it where the first steps are clipped on purpose, and later ones are not.",
         measured="A normal step moves weights by about a thousandth of their norm. Clipping an exploding gradient to 1 "

@@ -10,8 +10,8 @@ from theta0.measurements.unloaded_weights import NotLoaded
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
     """The call that leaves out most."""
-    if evidence.not_loaded:
-        yield _finding(max(evidence.not_loaded, key=lambda one: (one.given - one.loaded) / one.given))
+    if evidence.observed.not_loaded:
+        yield _finding(max(evidence.observed.not_loaded, key=lambda one: (one.given - one.loaded) / one.given))
 
 
 def _finding(one: NotLoaded) -> Finding:
@@ -67,7 +67,7 @@ RULE = Rule(
         fix="""
             state = {name.removeprefix("module."): value for name, value in state.items()}
             model.load_state_dict(state)  # strict: it raises where a name is missing
-            not_loaded = []
+            observed = ObservedTraining()
         """,
         command="rename the checkpoint's tensors, or load with `strict=True`.",
         ill="""
@@ -76,7 +76,7 @@ RULE = Rule(
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
             state = {"module." + name: value for name, value in model.state_dict().items()}
             result = model.load_state_dict(state, strict=False)
-            not_loaded = [left_out(model, state, *result)]  # as a captured script has it
+            observed = ObservedTraining(not_loaded=[left_out(model, state, *result)])  # as a captured script has it
         """,
         healthy="""
             model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
