@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from theta0._trace.functions import SPECS
 from theta0.captures.entries import Constant, Entry, Use, closure
-from theta0.captures.recording import Pass, Recording, Steps, passes_for
+from theta0.captures.passes import Pass, Recording, Steps
+from theta0.captures.stepping import passes_for
 from theta0.captures.tape import CapturedBatch, Operation, Result, Tape, Value, Weight, mapped
 from theta0.measurements.taken_back import TakenBack
 

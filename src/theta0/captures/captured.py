@@ -29,7 +29,7 @@ from theta0.captures.assembly import (
     unscaled,
 )
 from theta0.captures.entries import Use, closure
-from theta0.captures.recording import Pass, Recording, Steps
+from theta0.captures.passes import Pass, Recording, Steps
 from theta0.captures.schedules import scheduled_rates
 from theta0.captures.tape import CapturedBatch, replay, replayed
 from theta0.measurements.observed_training import NOTHING_OBSERVED, ObservedTraining

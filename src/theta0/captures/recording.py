@@ -1,19 +1,16 @@
-"""Watching a script train: its outermost module calls, what it does with their outputs, backward passes and steps."""
+"""Watching a script train: its outermost module calls, what it does with their outputs, and backward passes."""
 
-import gc
-import math
 import os
 import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from theta0._models import graph_nodes, unwrapped
@@ -22,7 +19,6 @@ from theta0._state import snapshot
 from theta0._trace.interpreter import PROCEED, Handler, Interpreter, Step, tensors_in
 from theta0._trace.source import source_of_caller
 from theta0.captures.entries import (
-    Constants,
     Entry,
     Use,
     closure,
@@ -31,195 +27,16 @@ from theta0.captures.entries import (
     random_states,
     surroundings,
 )
+from theta0.captures.passes import Pass, Recording
+from theta0.captures.stepping import after_step, alive, before_step, norms_of
 from theta0.captures.tape import differentiated, leaves_of, mapped
-from theta0.measurements.taken_back import StepValues
-from theta0.measurements.unloaded_weights import NotLoaded, not_loaded
+from theta0.measurements.unloaded_weights import not_loaded
 
 _BACKWARD = (Tensor.backward, torch.autograd.backward)
 _VIEWS = ("T", "mT", "H", "mH", "real", "imag")  # attributes that are functions of the tensor
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 _DATA = Tensor.data.__get__  # type: ignore[attr-defined] # of what a call made; of a parameter it writes to that
 _ASKED_FOR = (Tensor.requires_grad_, Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
-_ASKED = 3  # times to stop; a script that goes on catches everything
-_PATIENCE = 8  # times as many passes as are wanted: then it is enough, whatever is missing
-
-
-class Stop(BaseException):
-    """Ends a script when enough was seen; not an `Exception`, so that scripts do not handle it."""
-
-
-@dataclass(eq=False)
-class Pass:  # what a backward pass reached is known only after it
-    """One backward pass of the script.
-
-    Attributes:
-        roots: what was differentiated; None in the place of a tensor whose making was not seen.
-        gradients_given: the gradient given for each root.
-        value: the loss.
-        signature: which modules and functions it hangs on, without repetitions.
-        exchanged: whether `DistributedDataParallel` averages its gradients over the ranks.
-        empty: the parameters that had no gradient, or zeros, before it.
-        received: the parameters that it gave a gradient to.
-        gradients: of the parameters, where they had none before; of the first pass of each signature only.
-        norms: of each parameter's gradient, accumulated ones included, after it.
-    """
-
-    roots: list[Use | None]
-    gradients_given: list[Tensor | None]
-    value: Tensor
-    signature: tuple[Any, ...]
-    empty: set[int]
-    exchanged: bool = False
-    received: set[int] = field(default_factory=set)
-    gradients: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    norms: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def plain(self) -> bool:
-        """Whether it is of one tensor that was seen being made, with no gradient given for it."""
-        return len(self.roots) == 1 and self.roots[0] is not None and self.gradients_given[0] is None
-
-
-@dataclass(eq=False)
-class Steps:  # grows while the script runs
-    """One optimizer of the script.
-
-    Attributes:
-        optimizer: the optimizer itself.
-        rate: the highest learning rate of its first group, the schedule's maximum.
-        groups: the passes of each step.
-        unreached: the last pass before each step that found no gradient, by which it can be said why.
-        shares: of each of `groups`, the gradient's norm that the step found over its norm after the last pass; 1
-            without scaling or clipping, None where that is not known.
-        norms: of each of `groups`, the gradient's norm that the step found; None where that is not known.
-        rates: the learning rate of its first group at each step.
-        schedule: these, and those to come, as far as a scheduler says.
-        rewritten: whether its parameters changed between two of its steps, as by clipping weights.
-        sums: of its parameters after its last step.
-        values: of its parameters before and after its steps.
-        begun: how many groups there were before its last step.
-        consumed: how many passes had been seen at its last step.
-        restore: puts its state back.
-    """
-
-    optimizer: torch.optim.Optimizer
-    restore: Callable[[], None]
-    rate: float = 0.0
-    groups: list[list[Pass]] = field(default_factory=list)
-    unreached: list[list[Pass]] = field(default_factory=list)
-    shares: list[float | None] = field(default_factory=list)
-    norms: list[float | None] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
-    schedule: tuple[float, ...] = ()
-    rewritten: bool = False
-    sums: Tensor | None = None
-    values: StepValues = field(default_factory=StepValues)
-    begun: int = 0
-    consumed: int = 0
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """The parameters that it holds."""
-        return [p for group in self.optimizer.param_groups for p in group["params"]]
-
-    @property
-    def shrunk(self) -> float:
-        """The first share that is known, and not zero; 1 without any."""
-        return next((share for share in self.shares if share), 1.0)
-
-
-@dataclass(eq=False)
-class Recording:  # grows while the script runs
-    """What was seen of a script.
-
-    Attributes:
-        wanted: how many passes of each kind are enough.
-        deadline: when to stop in any case, by `time.monotonic`.
-        calls: how many module calls that train were seen.
-        passes: the backward passes.
-        unseen: how many backward passes had no module's call behind them.
-        rootless: the line of the first that had no operation behind it at all, of a loss that is a leaf.
-        optimizers: by identity.
-        alive: the optimizers and schedulers that there were at the latest first step of one, stepped or not.
-        earlier: the optimizers that there were before.
-        restores: put each module called, and each parameter trained, back to before the first step.
-        owners: modules found in the script's variables, with the variable's name.
-        stopped: how often it was asked to stop.
-        trained: the parameters that an optimizer has changed.
-        several: whether there are several optimizers.
-        entries: how many calls and functions were noted.
-        constants: the tensors that the script brought.
-        covered: the modules and parameters that `restores` covers.
-        live: the calls that were not trained since.
-        interpreter: the interpreter that watches the script.
-        insist: called where the script catches the request to stop again and again; does not return.
-        handler: the interpreter's only one.
-        skip: optimizer steps that are still to be passed over.
-        loop: which training loop is wanted, counted from the one that runs: 1 for this one.
-        together: the optimizers that there were at the first step of the loop that runs; None before one.
-        exchanging: whether the latest module called averages its gradients over the ranks.
-        stepping: whether an optimizer's step runs.
-        places: the parameters that optimizers have trained, by where their values lie.
-        written: the line that wrote to each of them last, outside of optimizers.
-        not_loaded: the calls of `load_state_dict` that left out what they were given.
-    """
-
-    wanted: int
-    deadline: float
-    calls: int = 0
-    passes: list[Pass] = field(default_factory=list)
-    unseen: int = 0
-    rootless: str = ""
-    optimizers: dict[int, Steps] = field(default_factory=dict)
-    alive: list[Any] = field(default_factory=list)
-    earlier: "weakref.WeakSet[torch.optim.Optimizer]" = field(default_factory=weakref.WeakSet)
-    restores: dict[int, Callable[[], None]] = field(default_factory=dict)
-    owners: dict[int, tuple[nn.Module, str]] = field(default_factory=dict)
-    stopped: int = 0
-    trained: set[int] = field(default_factory=set)
-    several: bool = False
-    entries: int = 0
-    constants: Constants = field(default_factory=Constants)
-    covered: set[int] = field(default_factory=set)
-    live: list[Entry] = field(default_factory=list)
-    interpreter: Interpreter | None = None  # None from where nothing more is to be seen
-    insist: Callable[[], None] | None = None
-    handler: Handler = field(default_factory=Handler)
-    exchanging: bool = False
-    skip: int = 0
-    loop: int = 1
-    together: "weakref.WeakSet[torch.optim.Optimizer] | None" = None
-    stepping: bool = False
-    places: dict[int, int] = field(default_factory=dict)
-    written: dict[int, str] = field(default_factory=dict)
-    not_loaded: list[NotLoaded] = field(default_factory=list)
-
-    @property
-    def enough(self) -> bool:
-        """Whether every kind of pass was seen often enough, and a step of every optimizer; or enough is enough."""
-        counts: dict[Any, int] = {}
-        for one in self.passes:
-            counts[one.signature] = counts.get(one.signature, 0) + 1
-        stepped = any(steps.groups for steps in self.optimizers.values())
-        made = (one for one in self.alive if isinstance(one, torch.optim.Optimizer) and one not in self.earlier)
-        idle = any(id(one) not in self.optimizers for one in made)
-        complete = stepped and not idle and bool(counts) and min(counts.values()) >= self.wanted
-        return complete or len(self.passes) + self.unseen >= _PATIENCE * self.wanted
-
-    def check(self) -> None:
-        """Stop the script where it is time to; again where it did not stop.
-
-        Raises:
-            Stop: where it is.
-        """
-        if (self.skip > 0 or self.loop > 1) and time.monotonic() <= self.deadline:
-            return
-        if self.stopped or self.enough or time.monotonic() > self.deadline:
-            self.stopped += 1
-            if self.stopped > _ASKED and self.insist is not None:
-                self.interpreter = None
-                self.insist()
-            raise Stop
 
 
 @contextmanager
@@ -236,7 +53,7 @@ def recorded(wanted: int, budget: float | None = None, skip: int = 0, loop: int 
         The recording.
     """
     found = Recording(wanted, time.monotonic() + (budget if budget is not None else 1e9), skip=skip, loop=loop)
-    found.earlier = weakref.WeakSet(_alive((torch.optim.Optimizer,)))
+    found.earlier = weakref.WeakSet(alive((torch.optim.Optimizer,)))
     handler = Handler(
         before=lambda step: _before(found, step),
         replace=lambda step: _backward(found, step) if step.function in _BACKWARD else PROCEED,
@@ -274,8 +91,8 @@ def _intercepted(found: Recording) -> Iterator[None]:
         return _apply(found, cls, apply.__func__, arguments, options)
 
     hooks = (
-        register_optimizer_step_pre_hook(lambda optimizer, *_: _before_step(found, optimizer)),
-        register_optimizer_step_post_hook(lambda optimizer, *_: _after_step(found, optimizer)),
+        register_optimizer_step_pre_hook(lambda optimizer, *_: before_step(found, optimizer)),
+        register_optimizer_step_post_hook(lambda optimizer, *_: after_step(found, optimizer)),
     )
     nn.Module.__call__ = called  # type: ignore[method-assign]
     nn.Module.load_state_dict = loaded  # type: ignore[assignment, method-assign]
@@ -511,172 +328,3 @@ def _finish(found: Recording, one: Pass, parameters: list[Tensor], versions: dic
         kept = [p for p in parameters if id(p) in one.received & one.empty]
         one.gradients = {id(p): (p, p.grad.detach().clone()) for p in kept if p.grad is not None}
     found.passes.append(one)
-
-
-def norms_of(parameters: Sequence[Tensor]) -> dict[int, float]:
-    """The norms of the gradients that parameters hold, by the parameters' identities."""
-    gradients = {id(p): p.grad.detach() for p in parameters if p.grad is not None}
-    dense = [(g.coalesce().values() if g.is_sparse else g).double() for g in gradients.values()]
-    norms = [torch.linalg.vector_norm(g).cpu() for g in dense]
-    return dict(zip(gradients, torch.stack(norms).tolist(), strict=True)) if norms else {}
-
-
-def _before_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
-    if found.interpreter is None:
-        return
-    found.check()
-    _count_loop(found, optimizer)
-    if found.loop > 1:
-        return
-    steps = found.optimizers.get(id(optimizer))
-    if steps is None:
-        steps = found.optimizers[id(optimizer)] = Steps(optimizer, _state_of(optimizer))
-        found.alive = _alive((torch.optim.Optimizer, LRScheduler))
-        found.several = found.several or sum(isinstance(kept, torch.optim.Optimizer) for kept in found.alive) > 1
-        for p in steps.parameters:
-            if id(p) not in found.covered:
-                found.covered.add(id(p))
-                found.restores[id(p)] = _putter(p)
-    group = optimizer.param_groups[0]
-    steps.rate = max([steps.rate, *(float(group[key]) for key in ("lr", "initial_lr", "max_lr") if key in group)])
-    steps.rates.append(float(group["lr"]))
-    steps.rewritten = steps.rewritten or not (steps.sums is None or torch.equal(steps.sums, _sums(steps)))
-    steps.begun = len(steps.groups)
-    steps.values.begins(steps.parameters)
-    found.stepping = True
-    _consume(found, steps)
-
-
-def _count_loop(found: Recording, optimizer: torch.optim.Optimizer) -> None:
-    """A loop begins with the first step of an optimizer that was made after the first step of the one before."""
-    if found.loop == 1 or (found.together is not None and optimizer in found.together):
-        return
-    if found.together is not None:
-        found.loop -= 1
-        found.earlier.update(found.together)
-    found.together = weakref.WeakSet(_alive((torch.optim.Optimizer,)))
-
-
-def _sums(steps: Steps) -> Tensor:
-    """A number for each parameter that changes when it does."""
-    return torch.stack([p.detach().double().abs().sum().cpu() for p in steps.parameters if p.numel()])
-
-
-def _putter(parameter: Tensor) -> Callable[[], None]:
-    value = parameter.detach().clone()
-
-    def restore() -> None:
-        parameter.data.copy_(value)
-
-    return restore
-
-
-def _after_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
-    steps, found.stepping = found.optimizers.get(id(optimizer)), False
-    if found.loop > 1:
-        _forget(found)
-    if steps is None:
-        return
-    if found.skip > 0:
-        found.skip -= 1
-        _forget(found)
-        return
-    _consume(found, steps, closure=True)
-    steps.sums = _sums(steps)
-    steps.values.ends(steps.parameters)
-    found.places |= {p.data_ptr(): id(p) for p in steps.parameters if p.numel()}
-    changed = {id(p) for p in steps.parameters}
-    found.trained |= changed
-    for entry in found.live:
-        if entry.module is not None and any(id(p) in changed for p in entry.module.parameters()):
-            entry.stale = True
-    found.live = [entry for entry in found.live if not entry.stale or entry.surroundings.weights]
-
-
-def _forget(found: Recording) -> None:
-    """Begin anew after a step that is passed over: the models stay as they are now."""
-    for entry in found.live:
-        entry.stale = True
-    for collected in (found.passes, found.live, found.optimizers, found.restores, found.covered, found.trained):
-        collected.clear()
-    found.unseen = found.calls = 0
-
-
-def _consume(found: Recording, steps: Steps, *, closure: bool = False) -> None:
-    """Give the optimizer the passes since its last step whose gradients are still there; all those of a closure."""
-    held = {id(p) for p in steps.parameters}
-    new = found.passes[steps.consumed :]
-    group = [one for one in new if one.received & held] if closure else passes_for(new, held)
-    since = found.passes[max(other.consumed for other in found.optimizers.values()) :]
-    steps.consumed = len(found.passes)
-    if not group:
-        steps.unreached += [since[-1:]] if since else []
-        return
-    if closure:  # whose gradients the step used and may have changed since; what was there before it, it did not use
-        steps.shares[steps.begun :] = [None] * (len(steps.groups) - steps.begun)
-        steps.norms[steps.begun :] = [None] * (len(steps.groups) - steps.begun)
-    steps.groups.append(group)
-    share, norm = (None, None) if closure else _share(group, steps.parameters)
-    steps.shares.append(share)
-    steps.norms.append(norm)
-    if len(steps.groups) > 1:
-        _release(found, group)
-
-
-def _release(found: Recording, group: Sequence[Pass]) -> None:
-    """Drop the weights kept for passes that nothing will be compared with: each optimizer's first are."""
-    waiting = {id(p) for one in found.alive if isinstance(one, torch.optim.Optimizer) for p in _waiting(found, one)}
-    roots = [root for one in group if one.received.isdisjoint(waiting) for root in one.roots if root is not None]
-    for entry in closure(roots):
-        if entry.surroundings.weights:
-            entry.surroundings = replace(entry.surroundings, weights=())
-
-
-def _waiting(found: Recording, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The parameters of an optimizer that has not stepped with a gradient yet."""
-    steps = found.optimizers.get(id(optimizer))
-    return [] if steps is not None and steps.groups else [p for g in optimizer.param_groups for p in g["params"]]
-
-
-def _share(group: Sequence[Pass], parameters: Sequence[Tensor]) -> tuple[float | None, float | None]:
-    """The norm of the gradients that parameters hold, over what it was after the passes that made them; and itself."""
-    held, after = {id(p) for p in parameters}, dict[int, float]()
-    for one in group:
-        after |= {key: norm for key, norm in one.norms.items() if key in held}
-    made, left = math.hypot(*after.values()), math.hypot(*norms_of(parameters).values())
-    return (left / made, left) if made > 0 and math.isfinite(made) and math.isfinite(left) else (None, None)
-
-
-def passes_for(pending: Sequence[Pass], held: set[int]) -> list[Pass]:
-    """The passes whose gradients some parameters still hold: the later ones, from where they were last empty.
-
-    Returns:
-        The passes.
-    """
-    group: list[Pass] = []
-    for one in pending:
-        mine = one.received & held
-        if not mine:
-            continue
-        if mine <= one.empty:
-            group = []
-        group.append(one)
-    return group
-
-
-def _state_of(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    state = {key: dict(value) for key, value in optimizer.state.items()}
-    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-
-    def restore() -> None:
-        optimizer.state.clear()
-        optimizer.state.update({key: dict(value) for key, value in state.items()})
-        for group, kept in zip(optimizer.param_groups, groups, strict=False):
-            group.update(kept)
-
-    return restore
-
-
-def _alive(kinds: tuple[type, ...]) -> list[Any]:
-    """What the script has made of some kinds; by their types, since proxies answer `isinstance` with side effects."""
-    return [found for found in gc.get_objects() if issubclass(type(found), kinds)]

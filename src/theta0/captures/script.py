@@ -11,7 +11,8 @@ from types import ModuleType
 from theta0._errors import CaptureError
 from theta0._ranks import group_kept
 from theta0.captures.captured import Captured, captured_steps, put_back
-from theta0.captures.recording import Recording, Stop, recorded
+from theta0.captures.passes import Recording, Stop
+from theta0.captures.recording import recorded
 
 BATCHES = 5  # of training: four for a diagnosis, and one
 TRAINED_ON = 32  # for verbs that train and hold batches out
