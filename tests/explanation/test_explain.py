@@ -127,3 +127,9 @@ def test_where_nothing_can_be_tried_that_is_the_verdict():
     found = explained(mlp(), budget=1)
     assert found.verdict.startswith("Nothing could be tried")
     assert (found.trains, found.module, found.proof) == (False, "", None)
+
+
+def test_weight_decay_is_left_out():
+    model = mlp()
+    found = explained(model, optimizer=torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=2.0), budget=400)
+    assert found.verdict.startswith("Proven: with no weight decay")

@@ -13,6 +13,7 @@ from theta0._losses import Loss
 from theta0._training import Maker
 from theta0.experiments.free_outputs import free_outputs
 from theta0.experiments.optimizers import OptimizerKind, clipped
+from theta0.experiments.weight_decay import without_decay
 from theta0.explanation.bench import Change, Setting, scale_of
 from theta0.treatment.remedies import REMEDIES
 from theta0.treatment.searches import SEARCHES
@@ -23,7 +24,7 @@ CLIPPED = 1.0  # norm of the gradient
 _FACTORS = (10.0, 0.1, 0.01)
 
 
-def changes(model: nn.Module, batches: Sequence[Batch], loss: Loss, remedies: Sequence[str]) -> list[Change]:
+def changes(model: nn.Module, given: Setting, loss: Loss, remedies: Sequence[str]) -> list[Change]:
     """Every change that applies: how it is trained, what it is given, and the remedies that findings name.
 
     Returns:
@@ -32,11 +33,13 @@ def changes(model: nn.Module, batches: Sequence[Batch], loss: Loss, remedies: Se
     found = [Change(f"the learning rate times {factor:g}", _at(factor)) for factor in _FACTORS]
     clipping = Change("clipping", _optimizer(lambda make: clipped(make, CLIPPED)))
     found += [Change(f"a warm-up of {WARM_UP} steps", _optimizer(_warmed)), clipping]
+    if given.kind.decay:
+        found.append(Change("no weight decay", _without_decay))
     if any(not m.training for m in model.modules()):
         found.append(Change("the model in training mode", _in_training_mode))
-    if any(_real(leaf) for leaf in tree_flatten(batches[0].inputs)[0]):
+    if any(_real(leaf) for leaf in tree_flatten(given.batches[0].inputs)[0]):
         found.append(Change("the inputs standardized", _standardized_inputs))
-    if _real(batches[0].targets):
+    if _real(given.batches[0].targets):
         found.append(Change("the targets standardized", _standardized_targets(loss)))
     cheap = [name for name in remedies if name not in SEARCHES and name != "type-defaults"]
     return found + [Change(REMEDY + name, _remedy(name, loss)) for name in cheap]
@@ -52,6 +55,10 @@ def _optimizer(wrap: Callable[[Maker], Maker]) -> Callable[[nn.Module, Setting, 
         return replace(setting, kind=kind)
 
     return apply
+
+
+def _without_decay(model: nn.Module, setting: Setting, seed: int) -> Setting:
+    return replace(setting, kind=without_decay(setting.kind))
 
 
 def _warmed(make: Maker) -> Maker:

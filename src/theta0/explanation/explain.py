@@ -54,9 +54,9 @@ def explain(
     """Find the one change that makes a network train, and prove it on two seeds; the model is left bit-identical.
 
     A run as given is compared with runs in which one thing is different: the learning rate times 10, 0.1 and 0.01, a
-    warm-up, clipping, training mode, standardized inputs or targets, each remedy that the findings name; and modules
-    drawn anew as their types are: alone, those with the least usual values first, and if none helps all of them and
-    then ever smaller halves. The best is proven by longer runs on two seeds, of draws and of noise.
+    warm-up, clipping, no weight decay, training mode, standardized inputs or targets, each remedy that the findings
+    name; and modules drawn anew as their types are: alone, those with the least usual values first, and if none helps
+    all of them and then ever smaller halves. The best is proven by longer runs on two seeds, of draws and of noise.
 
     Args:
         model: the network, in the mode in which it is trained.
@@ -183,7 +183,7 @@ def _suspects(diagnosis: Diagnosis, found: Collection[str]) -> list[str]:
 
 def _others(bench: Bench, given: Trial, diagnosis: Diagnosis, steps: int) -> list[Trial]:
     """The other changes: all of them briefly, the better ones for as many steps as modules were given."""
-    todo: list[Change] = changes(bench.model, bench.given.batches, bench.loss, named_by(diagnosis))
+    todo: list[Change] = changes(bench.model, bench.given, bench.loss, named_by(diagnosis))
     reserve = max(4 * STEPS, SEEDS * steps + STEPS)
     brief = [bench.tried(change, BRIEF) for change in todo if bench.left > BRIEF + reserve]
     tried = sorted((trial for trial in brief if trial is not None), key=lambda trial: trial.share())
