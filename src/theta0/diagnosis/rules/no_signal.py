@@ -20,6 +20,7 @@ ADVANTAGE = 0.1  # of what the real labels gain over permuted ones
 LEAST_ALIKE = 8  # samples
 LEAST_BATCHES, FEW_CLASSES = 3, 2.5  # batches; different labels in a batch, on average
 RARE, COLUMNS = 0.25, 8  # different categories over all that are given; of a table, at most: more are a sequence
+FEW = 0.25  # different samples over all, within batches
 SORTED = 0.5  # of what the number of a batch could say of the labels at most
 LEAST_PAIRS = 128  # rows of batches not trained on
 CHANCE = 2.5  # standard deviations above permuted targets: no dependence is seen
@@ -27,7 +28,7 @@ CHANCE = 2.5  # standard deviations above permuted targets: no dependence is see
 
 def judge(evidence: Evidence) -> Finding | None:
     """Whether the labels differ, and by how much real ones are learned better than the best of the permuted ones."""
-    found = _all_the_same(evidence) or _sorted(evidence)
+    found = _all_the_same(evidence) or _few_samples(evidence) or _sorted(evidence)
     if found is None and evidence.hardly_learnt and _categories_are_rare(evidence):
         evidence.not_measured.append(_UNDECIDED)
         return None
@@ -165,6 +166,49 @@ def _all_the_same(evidence: Evidence) -> Finding | None:
     )
 
 
+def _few_samples(evidence: Evidence) -> Finding | None:
+    """Batches in which the same few samples come again and again, of data that are amounts."""
+    rows = different = 0
+    for batch in evidence.batches:
+        leaves = [t for t in tree_flatten((batch.inputs, batch.targets))[0] if isinstance(t, Tensor) and t.dim()]
+        whole = [t.detach().flatten(1) if t.dim() > 1 else t[:, None] for t in leaves if _is_dense(t, batch.size)]
+        amounts = [
+            t for t in whole if t.is_floating_point() and bool((t[:LEAST_ALIKE] != t[:LEAST_ALIKE].round()).any())
+        ]
+        if batch.size < LEAST_ALIKE or not amounts:
+            return None
+        rows += batch.size
+        different += len(torch.unique(torch.cat([_fingerprint(t) for t in whole], 1), dim=0))
+    if different > FEW * rows:
+        return None
+    return Finding(
+        code="no-signal",
+        severity="warning",
+        layer="",
+        value=different / rows,
+        threshold=FEW,
+        message=(
+            f"The same few samples come again and again: within the batches {different} of {rows} rows are different. "
+            "The network memorizes these. Look at the sampler (WeightedRandomSampler takes one weight a sample, "
+            "weights[labels], not one a class), and at the index that the data are read with."
+        ),
+        remedy="sampler = WeightedRandomSampler(weights[labels], num_samples=len(labels))",
+        source="the rows of each batch, inputs and targets, counted; threshold: judgement",
+    )
+
+
+def _fingerprint(rows: Tensor) -> Tensor:
+    """Three numbers of each row, which those of no other share but by chance; no copy of the data."""
+    wide = torch.float64
+    largest = rows.amax(1).to(wide) if rows.shape[1] else torch.zeros(len(rows), dtype=wide, device=rows.device)
+    real = rows if rows.is_floating_point() else rows.to(wide)
+    return torch.stack((rows.sum(1, dtype=wide), torch.linalg.vector_norm(real, dim=1, dtype=wide), largest), 1)
+
+
+def _is_dense(leaf: Tensor, rows: int) -> bool:
+    return len(leaf) == rows and leaf.layout is torch.strided and not leaf.is_complex()
+
+
 def _sorted(evidence: Evidence) -> Finding | None:
     """Batches of one or two classes each, other ones in each: the data are read class by class."""
     targets = [batch.targets for batch in evidence.batches]
@@ -224,15 +268,21 @@ RULE = Rule(
     doc=RuleDoc(
         meaning="The labels do not depend on the inputs, or they are sorted by class. Whatever the network learns "
         "will not generalize.",
-        why="The data are sorted by class and not shuffled, a label column was read wrongly, or a threshold "
-        "puts all samples on one side. Or inputs and labels, or the two views of a pair, were shuffled, sorted or "
-        "filtered separately.",
+        why="The data are sorted by class and not shuffled, a sampler draws the same few samples, a label column was "
+        "read wrongly, or a threshold puts all samples on one side. Or inputs and labels, or the two views of a pair, "
+        "were shuffled, sorted or filtered separately.",
         numbers=(
             (
                 f"entropy of the labels over all batches, or of the targets of {LEAST_ALIKE} samples or more that the "
                 "loss holds against the outputs, unless all are zero",
                 "0: error",
                 "definition",
+            ),
+            (
+                f"different rows, of inputs and targets together, within batches of {LEAST_ALIKE} samples or more, "
+                "over all rows, where inputs are amounts and not whole numbers",
+                f"{FEW:g}: warning",
+                "drawn without replacement they give 1, with it 0.63 or more of a data set as large as the batch",
             ),
             (
                 "what the batch that a sample is in says of its label, as a share of the most that it could, where "
