@@ -52,8 +52,8 @@ def documentation(code: str, rules: Sequence[Rule] = RULES) -> str:
         raise ValueError(f"code: expected a finding's code, got {code!r}; {meant}")
     rule = by_code[wanted]
     doc, sections = rule.doc, [f"# {rule.code}", _text(rule.doc.meaning)]
-    sections += [_section("Why it happens", doc.why), _section("An example", _example(rule))]
-    sections += [_section("How to fix it", _fix(rule)), _section("When to ignore it", doc.ignore)]
+    sections += [_section("Why it happens", _text(doc.why)), _section("An example", _example(rule))]
+    sections += [_section("How to fix it", _fix(rule)), _section("When to ignore it", _text(doc.ignore))]
     sections += [_section("What is measured, and the threshold", _numbers(rule))]
     sections += [_section("Related findings", _relations(rule, rules))]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -73,8 +73,7 @@ def _text(text: str) -> str:
 
 
 def _section(title: str, text: str) -> str:
-    body = _text(text)
-    return f"## {title}\n\n{body}" if body else ""
+    return f"## {title}\n\n{text}" if text else ""
 
 
 def _code(title: str, text: str) -> str:
@@ -105,10 +104,12 @@ def _example(rule: Rule) -> str:
 
 
 def _numbers(rule: Rule) -> str:
-    """The table of thresholds, and how they were measured."""
-    rows = [f"| {' | '.join(row)} |" for row in rule.doc.numbers]
-    head = ["| quantity | threshold (error; warning) | source |", "| --- | --- | --- |"]
-    return "\n\n".join(part for part in ("\n".join([*head, *rows]) if rows else "", _text(rule.doc.measured)) if part)
+    """The thresholds, one item for each quantity, and how they were measured."""
+    rows = [
+        f"* {quantity[0].upper()}{quantity[1:]}.\n    * Threshold: {threshold}.\n    * Source: {source}."
+        for quantity, threshold, source in rule.doc.numbers
+    ]
+    return "\n\n".join(part for part in ("\n".join(rows), _text(rule.doc.measured)) if part)
 
 
 def _relations(rule: Rule, rules: Sequence[Rule]) -> str:

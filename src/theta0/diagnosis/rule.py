@@ -61,7 +61,7 @@ class RuleDoc:
     Attributes:
         meaning: what it means for training.
         why: why it happens.
-        numbers: rows of (the number judged, its threshold for an error and for a warning, the threshold's source).
+        numbers: rows of (what is measured, from where on it is an error, a warning or a note, the threshold's source).
         fix: Python that, run after the ill example, removes the finding.
         command: how to fix it on the command line.
         ill: an example that has the finding.

@@ -23,8 +23,8 @@ it, and the threshold with its source. The same page is shown in the terminal by
   listed in one line under its cause. So fix the first finding, then diagnose again.
 * **Place.** A finding names the layer where the problem begins, the operation, and the line of your program where it is
   known.
-* **Thresholds.** A threshold given as two numbers is that of an error and that of a warning. For "measured" see
-  [Where thresholds come from](../thresholds.md).
+* **Thresholds.** Each page says from which number on a finding is an error, a warning or a note, and where that number
+  comes from: a publication, measurements ([which](../thresholds.md)), or *judgement*, which is neither.
 
 The examples on these pages run after the following lines. Then `theta0.diagnose(model, batches, loss)`, with
 `optimizer=`, `learning_rate=` or `gradient_kept=` where an example sets them, reports the finding, or does not, as the

@@ -92,7 +92,7 @@ def _common_number(links: list[Link], evidence: Evidence) -> Finding | None:
         message=(
             f"The weights from layer {first.layer!r} on have a mean of {leaning(first):.2g} times their spread, which "
             f"all units share: up to {worst:.0%} of the mean square of a layer's output is one common number that "
-            "grows with the fan-in. Draw them around zero, or centre them (LCW) and rescale them to unit variance."
+            "grows with the fan-in. Draw them around zero, or center them (LCW) and rescale them to unit variance."
         ),
         remedy=_REMEDY,
         source=f"kutsuna2019lcw, section 3: the mean of the weights times that of the activations; {MEASURED}",
@@ -117,15 +117,16 @@ RULE = Rule(
         "adds another one. Weights of the same sign do this to all units.",
         numbers=(
             (
-                "share of the preactivations' variance that lies between the units' means, where the weights make at "
-                "least half of it; unbroken to the last layer",
-                f"{ERROR:g} where the output or the gradient dies of it too, or 1 - 1e-6 alone; {WARNING:g}",
+                "the share of a layer's preactivation variance that lies between the means of its units, where the "
+                "weights cause at least half of it, in all layers from there to the last",
+                f"error at {ERROR:g} if the output or the gradient vanishes too, or at 1 - 1e-6 alone; warning at "
+                f"{WARNING:g}",
                 "kutsuna2019lcw, Definition 2; measured",
             ),
             (
-                "mean square of a layer's output that is one number common to all units, where its weight's mean is at "
-                f"least {COMMON_WEIGHT:g} of its spread, at two layers or more",
-                f"{COMMON_OUTPUT:g}",
+                "the share of a layer's mean square output that is one number, the same for all units, in two layers"
+                f" or more whose weights have a mean of at least {COMMON_WEIGHT:g} times their spread",
+                f"error at {COMMON_OUTPUT:g}",
                 "kutsuna2019lcw, section 3; judgement",
             ),
         ),

@@ -48,9 +48,9 @@ RULE = Rule(
         "makes (N, N) of the two. The same happens inside a model that adds a column (N, 1) and a sum of shape (N,).",
         numbers=(
             (
-                "terms that the loss compares over those that there are, where outputs and targets have different "
-                "numbers of axes: (N, 1) against (N,)",
-                "1",
+                "the number of terms that the loss compares, divided by the number of outputs, where outputs and "
+                "targets have different numbers of axes, as (N, 1) and (N,)",
+                "error above 1",
                 "torch's broadcasting",
             ),
         ),

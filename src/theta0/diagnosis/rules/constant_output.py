@@ -48,9 +48,10 @@ RULE = Rule(
         "or saturated units. The report lists it first.",
         numbers=(
             (
-                "standard deviation of the output between samples over its root mean square, unless the last weight is "
-                "zero (a zero start of the head is deliberate), or another weight or gain is zero and gets a gradient",
-                f"{SPREAD:g}",
+                "the standard deviation of the outputs between samples, divided by their root mean square. It is not"
+                " judged where the last weight is zero (often on purpose), or where another weight or gain is zero "
+                "and gets a gradient",
+                f"error below {SPREAD:g}",
                 "measured",
             ),
         ),

@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
         threshold=threshold,
         message=(
             f"After layer {worst.layer!r}, {share:.0%} of the units have slope zero on every sample: they cannot "
-            "learn. Centre the inputs or the biases, and rescale the weights to unit variance."
+            "learn. Center the inputs or the biases, and rescale the weights to unit variance."
         ),
         remedy="theta0 treat TARGET --with unit-variance --out start.safetensors",
         source=f"Lu et al. (2020), dying ReLU; share {MEASURED}",
@@ -56,9 +56,8 @@ RULE = Rule(
         "have one sign and the data are all positive.",
         numbers=(
             (
-                "share of units with slope zero on every sample, at the nonlinearity's own input (below "
-                f"{ERROR:g} only where a unit has {FEW_VALUES} values or more)",
-                f"{ERROR:g}; {WARNING:g}",
+                "the share of a layer's units whose nonlinearity has slope zero on every sample",
+                f"error at {ERROR:g}; warning at {WARNING:g}, where a unit has {FEW_VALUES} values or more",
                 "Lu et al. (2020), dying ReLU; measured",
             ),
         ),

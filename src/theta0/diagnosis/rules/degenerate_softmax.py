@@ -43,8 +43,8 @@ RULE = Rule(
         "last layer.",
         numbers=(
             (
-                "share of the classes that no sample of a batch gives a thousandth of their fair share 1/C",
-                f"{STARVED:g}: warning",
+                "the share of the C classes to which every sample of a batch gives less than a thousandth of 1/C",
+                f"warning at {STARVED:g}",
                 "lee2023mmd, section 3.2; judgement",
             ),
         ),

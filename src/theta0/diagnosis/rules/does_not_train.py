@@ -75,10 +75,10 @@ RULE = Rule(
         "with the inputs, and run `theta0 explain`.",
         numbers=(
             (
-                "the mean loss of the last steps, against that of the best outputs that are the same for every sample "
-                f"(less {LEARNT:.0%} of what there is to learn below it)",
-                f"not below it at any rate, less than {CLOSING:.0%} of the way there in the second half of a run, "
-                f"and {ONE_BATCH} samples alone not learned to half: error",
+                "the mean loss of the last steps of a run, compared with the loss of the best outputs that are the "
+                f"same for every sample, minus {LEARNT:.0%} of what there is to learn below it",
+                f"error if all of these hold: no rate gets below it; no run goes {CLOSING:.0%} of the way there in "
+                f"its second half; {ONE_BATCH} samples trained alone are not half learned",
                 "judgement",
             ),
         ),

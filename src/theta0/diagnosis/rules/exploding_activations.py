@@ -161,16 +161,22 @@ RULE = Rule(
         "fan-in (its number of inputs). In a residual network each branch adds a signal as large as its "
         "input; L branches then multiply its size by 2^(L/2).",
         numbers=(
-            ("root mean square over that of the first layer (at least 1)", f"{ERROR:,.0f}; {WARNING:g}", "measured"),
             (
-                "root mean square of a recurrent layer's states at any step over that at the first",
-                f"{ERROR:,.0f}; {WARNING:g}",
+                "the largest root mean square of a layer's preactivations, divided by that of the first layer or by "
+                "1, whichever is larger",
+                f"error above {ERROR:,.0f}; warning above {WARNING:g}",
+                "measured",
+            ),
+            (
+                "of a recurrent layer: the largest root mean square of its states, divided by that at the first time"
+                " step",
+                f"error above {ERROR:,.0f}; warning above {WARNING:g}",
                 "Pascanu et al. (2013), section 2.1; judgement",
             ),
             (
-                "where a first loss is too large or units after the first branch are saturated: the residual stream's "
-                "root mean square, largest sum over first",
-                f"{STREAM:g} and 2√L, of L branches; as severe as what it makes",
+                "of a residual stream of L branches, where the first loss is too large or units behind the first "
+                "branch are saturated: the largest root mean square of the stream, divided by the first",
+                f"above {STREAM:g} and above 2√L, as severe as what follows from it",
                 "branches as large as the stream at first add up to √L: Hanin & Rolnick (2018), section 3; "
                 f"{STREAM:g}: judgement",
             ),

@@ -83,15 +83,15 @@ RULE = Rule(
         "of a recurrent layer is above one.",
         numbers=(
             (
-                "norm of the gradient at a layer's preactivations over that at the last layer or, where it is larger, "
-                "at the network's outputs",
-                f"{ERROR:,.0f}, or where a learning rate is too high for it; {WARNING:,.0f}",
+                "the norm of the gradient at a layer's preactivations, divided by that at the last layer or at the "
+                "outputs, whichever is larger",
+                f"error above {ERROR:,.0f}, or where it makes a learning rate too high; warning above {WARNING:,.0f}",
                 "measured",
             ),
             (
-                "the same, where a normalization follows each of these layers before any other weight; there the norm "
-                "of the weights' gradient over that of the weights has to have grown as much",
-                f"{ERROR:,.0f}; {WARNING:,.0f}: note",
+                "the same, where a normalization follows each of these layers before any other weight, and the norm "
+                "of the weights' gradient has grown as much relative to the weights",
+                f"note above {WARNING:,.0f}",
                 "Arora, Li & Lyu (2019): such weights limit their own steps",
             ),
         ),

@@ -81,20 +81,21 @@ RULE = Rule(
         "was never trained, so that its running statistics are still mean 0 and variance 1.",
         numbers=(
             (
-                "variance of the input over the running variance, out of training mode, either way, where the "
-                "statistics are still (0, 1)",
-                f"{FRESH:g}: error; a note where they fit",
+                "outside training mode, with running statistics that are still mean 0 and variance 1: the variance "
+                "of the input divided by the running variance, or the reverse",
+                f"error above {FRESH:g}; note below",
                 "judgement",
             ),
             (
-                "the same, or the mean square of its output, where the statistics are of other data",
-                f"{STALE:g}: warning; error where a wrong scale or a silent signal follows",
+                "outside training mode, with running statistics of other data: the same ratio, or the mean square of"
+                " the output",
+                f"warning above {STALE:g}; error where signals that are too large or too small follow from it",
                 "judgement",
             ),
             (
-                "the squared distance of the input's mean from the running mean, over the input's own variance, where "
-                "the statistics are of other data",
-                f"{OFFSET:g}: warning; error where a wrong scale or a silent signal follows",
+                "outside training mode, with running statistics of other data: the squared distance of the input's "
+                "mean from the running mean, divided by the input's variance",
+                f"warning above {OFFSET:g}; error where signals that are too large or too small follow from it",
                 "judgement",
             ),
         ),

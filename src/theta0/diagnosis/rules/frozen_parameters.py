@@ -15,7 +15,7 @@ def judge(evidence: Evidence) -> Finding | None:
     if not frozen or not (trained or evidence.has_loss):
         return None
     alone = bool(trained) and _no_weight_is_trained(evidence) and not _has_learnt(evidence)
-    left = "Only biases and gains are left, in a network that has not learnt anything yet. " if alone else ""
+    left = "Only biases and gains are left, in a network that has not learned anything yet. " if alone else ""
     return Finding(
         code="frozen-parameters",
         severity="error" if not trained else "warning" if alone else "note",
@@ -74,10 +74,10 @@ RULE = Rule(
         "freezes more than intended.",
         numbers=(
             (
-                "parameters with `requires_grad=False`",
-                "0: note; error if nothing is left to train; warning if only biases and gains are left and the first "
-                "loss is hardly better than without looking at the input, or if training fails and nothing else is "
-                "found",
+                "the number of parameters with `requires_grad=False`",
+                "note above 0; warning if only biases and gains are trained and the first loss is hardly better than"
+                " without looking at the input, or if training fails and nothing else is found; error if nothing is "
+                "left to train",
                 "`requires_grad`; judgement",
             ),
         ),

@@ -46,9 +46,10 @@ RULE = Rule(
         why="The batches are too small for their noise, the labels are noisy, or the samples have nothing in common.",
         numbers=(
             (
-                f"mean cosine between the gradients of whole batches, of {LEAST_BATCHES} or more, weighted by their "
-                "norms, where nothing else is an error or a warning; the spread between outputs beside it",
-                f"{AGREEMENT:g}: note",
+                "the mean cosine between the gradients of whole batches, weighted by their norms, over "
+                f"{LEAST_BATCHES} batches or more, where no error or warning is found. Look at the spread of the "
+                "outputs beside it",
+                f"note below {AGREEMENT:g}",
                 "yang2022nio, section 3; judgement",
             ),
         ),

@@ -199,22 +199,22 @@ RULE = Rule(
         "a physics-informed loss with ReLU.",
         numbers=(
             (
-                "trained parameters that get no gradient by any path though the loss depends on them, as a share of "
-                "tensors or of weights, whichever is larger; where a term of the loss has no gradient, the term's "
-                "share of the loss",
-                f"{HALF:g}: error; a whole part of the model, unless `no_grad` cuts it, which is often meant: error; "
-                "less: warning; parameters that no optimizer holds: note",
+                "trained parameters that the loss depends on but that get no gradient on any path, as a share of all"
+                " tensors or of all weights, whichever is larger. Where a term of the loss has no gradient: the "
+                "share of that term in the loss",
+                f"error at {HALF:g}, or for a whole part of the model unless `no_grad` cuts it, which is often meant;"
+                " warning below; note for parameters that no optimizer holds",
                 "exact, from the graph; the severity is judgement",
             ),
             (
-                "outputs that are compared with data and depend on data only through whole numbers, as codes that are "
-                "looked up, made by trained parameters",
-                "any: error; warning where a short run trains",
+                "outputs that are compared with data and that depend on the data only through whole numbers that "
+                "trained parameters choose, such as codes to look up",
+                "error for any; warning where a short run trains",
                 "exact, from the graph",
             ),
             (
-                "a recurrence of three or more steps whose state is detached after every step",
-                "all: warning",
+                "a recurrence of three or more steps",
+                "warning if the state is detached after every step",
                 "exact, from the graph",
             ),
         ),

@@ -50,9 +50,9 @@ RULE = Rule(
         why="The weights were filled with one constant, or a row was copied.",
         numbers=(
             (
-                "share of units with the weights (not all zero) and, within 30 %, the gradient of another unit; not of "
-                "the last layer",
-                f"{ERROR:g}; {WARNING:g}",
+                "the share of a layer's units that have the same weights as another unit (not all of them zero) and,"
+                " within 30 %, the same gradient. The last layer is not judged",
+                f"error at {ERROR:g}; warning at {WARNING:g}",
                 "such units stay equal: Goodfellow et al. (2016), section 8.4",
             ),
         ),

@@ -81,12 +81,16 @@ RULE = Rule(
         "have the same effect.",
         numbers=(
             (
-                "first loss over the loss of the best predictor that ignores its input, or of equal probabilities "
-                "where that is larger",
-                f"cross-entropies {ERROR:g}; {WARNING:g}, squared and absolute errors {REGRESSION_ERROR:,.0f}; "
-                f"{REGRESSION_WARNING:g}, or {ERROR:g} where no short run trains",
-                "judgement: healthy classifiers start below 3; regressors whose targets vary little start at 60 and "
-                "train",
+                "for cross-entropies: the first loss, divided by the loss of the best predictor that ignores its "
+                "input (or of equal probabilities, where that is larger)",
+                f"error above {ERROR:g}; warning above {WARNING:g}",
+                "judgement: healthy classifiers start below 3",
+            ),
+            (
+                "for squared and absolute errors: the same ratio",
+                f"error above {REGRESSION_ERROR:,.0f}; warning above {REGRESSION_WARNING:g}, or above {ERROR:g} where"
+                " no short run trains",
+                "judgement: regressors whose targets vary little start at 60 and train",
             ),
         ),
         fix="nn.init.zeros_(model[-1].weight)",

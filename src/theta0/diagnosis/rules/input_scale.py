@@ -219,25 +219,25 @@ RULE = Rule(
         "scaled twice; or a basis (splines, radial functions) does not cover the data.",
         numbers=(
             (
-                "root mean square of the data as the first layer meets them, where no normalization follows and the "
-                f"layer's output is above {LARGE_OUTPUT:g}",
-                f"{LARGE:g}: warning; error where a finding of wrong scale follows",
+                "the root mean square of the data at the first layer, where no normalization follows and the layer's"
+                f" output is above {LARGE_OUTPUT:g}",
+                f"warning above {LARGE:g}; error where signals that are too large follow from it",
                 "LeCun et al. (1998), section 4.3; judgement",
             ),
             (
-                "or the largest magnitude that meets a first layer, where no normalization follows",
-                f"{SMALL:g}: warning; error where a silent signal follows",
+                "the largest magnitude of the data at the first layer, where no normalization follows",
+                f"warning below {SMALL:g}; error where signals that are too small follow from it",
                 "judgement",
             ),
             (
-                "or the standard deviation of the inputs between samples over their root mean square",
-                f"0, over all samples or within each batch while the targets differ: error; {ALIKE:g}, or {FAR:g} "
-                "where no short run trains: warning",
+                "the standard deviation of the inputs between samples, divided by their root mean square",
+                f"error at 0, over all samples or within each batch, if the targets differ; warning below {ALIKE:g}, "
+                f"or below {FAR:g} where no short run trains",
                 "judgement",
             ),
             (
-                "or the share of samples of which nothing but zeros meets a first weight, though the data are not zero",
-                f"{SILENT:g}: warning; error where a silent signal follows",
+                "the share of samples of which only zeros arrive at a first weight, though the data are not zero",
+                f"warning at {SILENT:g}; error where signals that are too small follow from it",
                 "judgement",
             ),
         ),

@@ -137,23 +137,24 @@ RULE = Rule(
         "as the weights, as with regression targets that were not standardized.",
         numbers=(
             (
-                "progress of short runs at the rate and at lower ones: the share of the way from the first loss to the "
-                "loss that counts as learning",
-                f"the rate is stuck or diverges, and a lower one makes {_WAY:.0%} or more and {_AHEAD:g} times as "
-                f"much; or a lower one trains, and the rate makes less than {_WAY:.0%}: error. Where the rate trains, "
-                "what stands below is a note at most",
+                "how far short runs get at the rate and at lower ones: the share of the way from the first loss to "
+                "the loss that counts as learning",
+                f"error if the rate is stuck or diverges and a lower one gets {_WAY:.0%} of the way or more and "
+                f"{_AHEAD:g} times as far; error if a lower one trains and the rate gets less than {_WAY:.0%} of the "
+                "way. Where the rate trains, the quantities below are a note at most",
                 "measured",
             ),
             (
-                "the rate over the largest stable one, λ of the Gauss-Newton matrix on the first batch",
-                f"{ERROR:g}; {WARNING:g} (SGD, momentum), {ADAPTIVE_WARNING:g} (adaptive); {BATCH_NORM_SLACK:g} times "
-                "as much with batch normalization in training mode",
+                "the rate, divided by the largest stable one (from λ of the Gauss-Newton matrix on the first batch)",
+                f"error above {ERROR:g}; warning above {WARNING:g} (SGD, momentum) or {ADAPTIVE_WARNING:g} (adaptive "
+                f"optimizers); {BATCH_NORM_SLACK:g} times these with batch normalization in training mode",
                 "above the bound the quadratic diverges; measured",
             ),
             (
-                "SGD and momentum: rate times gradient's norm (ten times that with momentum 0.9) over the weight's own "
-                "norm, for all but the one weight that moves most",
-                f"{STEP_ERROR:g}; {STEP_WARNING:g}, {BATCH_NORM_SLACK:g} times as much with batch normalization",
+                "with SGD and momentum: the length of the first step (ten times that with momentum 0.9), divided by "
+                "the weight's norm, for all weights but the one that moves most",
+                f"error above {STEP_ERROR:g}; warning above {STEP_WARNING:g}; {BATCH_NORM_SLACK:g} times these with "
+                "batch normalization",
                 "measured",
             ),
         ),

@@ -151,28 +151,29 @@ RULE = Rule(
         "pass `rates=`.",
         numbers=(
             (
-                "of a script's schedule, the sum of all rates over the highest one, where they fade from the first "
-                "step on",
-                f"{FEW:g} steps: error; {SHORT:g}: warning",
+                "of a script's schedule whose rate falls from the first step on: the sum of all rates, divided by "
+                "the highest",
+                f"error below {FEW:g} steps; warning below {SHORT:g}",
                 "judgement",
             ),
             (
-                f"of a script's schedule, {_RESTS} first steps or more with a rate of 0",
-                "all that are seen: error; else warning",
-                "nothing is learnt in them",
+                "the first steps of a script's schedule that have a rate of 0",
+                f"warning at {_RESTS}; error if these are all the steps that are seen",
+                "nothing is learned in them",
             ),
             (
-                "progress of short runs at the rate and at 10 and 100 times it: the share of the way from the first "
-                "loss to the loss that counts as learning",
-                f"less than {HARDLY:.0%} at the rate, and at a higher one {MUCH:.0%} or more and {AHEAD:g} times as "
-                f"much: warning ({SLOWLY:.0%} instead of {HARDLY:.0%} where the higher one makes {HALFWAY:.0%}); none "
-                f"where {ONE_BATCH} samples alone are memorized at the rate, or nearly. The rate advised has been seen "
-                f"to train for {PROVEN} steps",
+                "how far short runs get at the rate, and at 10 and 100 times it: the share of the way from the first"
+                " loss to the loss that counts as learning. It is not judged where "
+                f"{ONE_BATCH} samples alone are memorized at the rate, or nearly",
+                f"warning if the rate gets less than {HARDLY:.0%} of the way and a higher one at least {MUCH:.0%} and"
+                f" {AHEAD:g} times as far; {SLOWLY:.0%} instead of {HARDLY:.0%} where the higher one gets "
+                f"{HALFWAY:.0%} of the way. "
+                f"The rate that is advised trained for {PROVEN} steps",
                 "measured",
             ),
             (
-                "without a probe, the rate over the largest stable one, where nothing else is an error or a warning",
-                f"{LOW:.0e}: warning".replace("e-0", "e-"),
+                "without a probe, and where no error or warning is found: the rate, divided by the largest stable one",
+                f"warning below {LOW:.0e}".replace("e-0", "e-"),
                 "measured",
             ),
         ),

@@ -65,9 +65,9 @@ RULE = Rule(
         why="The activation functions are missing, or they are called and their results are not used.",
         numbers=(
             (
-                "weights in a row on the way to the output, where no nonlinearity lies between any two",
-                f"{LEAST}: warning; a note where the width between them is below both outer ones, which limits the "
-                "rank, or one of them is grouped",
+                "the number of weights in a row, on the way to the output, without a nonlinearity between any two",
+                f"warning at {LEAST}; note where the width between them is below both outer widths (that limits the "
+                "rank on purpose), or where one of them is grouped",
                 "a product of matrices is a matrix",
             ),
         ),

@@ -143,40 +143,43 @@ RULE = Rule(
         """,
         numbers=(
             (
-                "logits of which the entries along the classes are not, at every place, the same pattern of different "
-                "units of the last layer, as of (N, C, L) reshaped to (N * L, C) with no axis moved (cross-entropy, "
-                "nll_loss)",
-                "any: error",
+                "for `cross_entropy` and `nll_loss`: whether the logits along the class axis are, at every place, "
+                "outputs of the same units. They are not where (N, C, L) is reshaped to (N * L, C) without moving an"
+                " axis",
+                "error if they are not",
                 "the same functions, applied to the numbers of the units; exact",
             ),
             (
-                "targets outside [0, 1], or of two values, 0 and one below 0.1 (binary cross-entropies), negative "
-                "or of sum other than 1 (cross-entropy, kl_div), other than -1 and 1 (hinge and margin losses), "
-                "below 0 (Poisson); log-probabilities whose exponentials do not sum to 1 (nll_loss, kl_div, "
-                "ctc_loss); variances at their floor; targets longer than the outputs (ctc_loss); a loss that is "
-                "negated, or below 0 and unbounded",
-                "any: error; warning where the loss keeps a minimum and a short run trains",
+                "targets or outputs that the loss is not defined for. Binary cross-entropies: targets outside [0, "
+                "1], or of the two values 0 and one below 0.1. "
+                "`cross_entropy` and `kl_div`: target probabilities that are negative or do not sum to 1. Hinge and "
+                "margin losses: targets other than -1 and 1. Poisson: targets below 0. "
+                "`nll_loss`, `kl_div` and `ctc_loss`: log-probabilities whose exponentials do not sum to 1. "
+                "`ctc_loss`: targets longer than the outputs. Gaussian: variances at their floor. Any loss: negated,"
+                " or below 0 and without a lower bound",
+                "error for any; warning where the loss still has a minimum and a short run trains",
                 "definition of each loss",
             ),
             (
-                f"the loss with single parameter tensors moved by {LENGTHS[0]:g} to {LENGTHS[-1]:g} an entry along the "
-                f"negative gradient: falls {FASTER:g} times as far in each tenfold length, to {FAR:g} times the first "
-                "loss below zero; asked again after a short run that brings it below zero; not asked of "
-                "losses that are sums of standard ones, that another optimizer trains "
-                "against, or whose value is not what is minimized (policy gradients, contrastive divergence)",
-                "any: error",
+                "whether the loss falls without end when one parameter tensor moves along its negative gradient, by "
+                f"{LENGTHS[0]:g} to {LENGTHS[-1]:g} an entry. It is tried again after a short run that brings the "
+                "loss below zero. "
+                "It is not tried for sums of standard losses, for losses that another optimizer trains against, or "
+                "where the value is not what is minimized (policy gradients, contrastive divergence)",
+                f"error if the fall is {FASTER:g} times as long for each tenfold length, down to {FAR:g} times the "
+                "first loss below zero",
                 "a bounded loss cannot; a log-density rises where what it models is missed",
             ),
             (
-                "of two classes in a batch, one with 4 times as many samples as the other, how much more the frequent "
-                "one weighs, where weights rise with counts (cross-entropy, nll_loss); `pos_weight` of labels as "
-                "unbalanced that makes the frequent ones count more",
-                "4 times: warning; error where no short run trains",
+                "for `cross_entropy` and `nll_loss` with weights of classes that rise with their counts: of two classes "
+                "in a batch, one with 4 times as many samples as the other, the weight of the frequent one, divided by "
+                "the other's. The same for a `pos_weight` that makes the frequent labels count more",
+                "warning at 4; error where no short run trains",
                 "judgement: weights that are meant to balance fall with the counts",
             ),
             (
                 f"a squared or absolute error on one-hot targets, or on the numbers of 3 to {FEW_CLASSES} classes",
-                "any: warning; targets that are stored as floats: note, since counts and ratings look the same",
+                "warning for any; note where the targets are stored as floats, since counts and ratings look the same",
                 "judgement",
             ),
         ),

@@ -80,7 +80,7 @@ def _opposed(evidence: Evidence) -> Finding | None:
             f"In {found.steps} steps on the sum, what compares outputs with data falls from {first:.3g} to "
             f"{joint:.3g}; in "
             f"{found.steps} more on that alone it falls to {alone:.3g}, and the other terms rise from "
-            f"{found.others[1]:.3g} to {found.others[2]:.3g}, {found.ratio:.2g} times as much: what can be learnt "
+            f"{found.others[1]:.3g} to {found.others[2]:.3g}, {found.ratio:.2g} times as much: what can be learned "
             "from the "
             f"data costs more than it gains. The one that rises most is `{found.operation.name}` "
             f"({found.operation.line or 'no line known'}). Reduce both in the same way, as sums over entries and "
@@ -185,28 +185,29 @@ RULE = Rule(
         numbers=(
             (
                 f"with weight decay that pulls on the weights more than {PULL:g} times as strongly as the loss's "
-                f"gradient, or takes more than {SHRINKING:.0%} of them in a step: how much more the loss falls without "
-                f"it in the same short run, where that is {LEARNT:.0%} of it or more",
-                f"{DECAY:g} times: error",
+                f"gradient, or takes more than {SHRINKING:.0%} of them in a step: how far the loss falls without it in "
+                f"a short run ({LEARNT:.0%} of the first loss or more), divided by its fall with it",
+                f"error at {DECAY:g}",
                 "measured: of two ReLU networks of three layers none with 0.01 or less in Adam or SGD",
             ),
             (
-                f"where terms that compare with no data have {DWARFED:g} times the gradient of those that do: "
-                "what they rise, over what those that do fall, in a short run on these alone after one on the sum, "
-                "which gains less than "
-                f"{HELD_BACK:.0%} of that; losses with derivatives are left out",
-                f"{COSTS:g}: error",
+                "the terms that compare outputs with data, against the other terms (penalties), where the gradient of "
+                f"these is {DWARFED:g} times as large. After a short run on the sum, another run goes on with the "
+                "terms on data alone: how much the penalties rise in it, divided by how much the terms on data fall. "
+                f"It is judged where the run on the sum makes less than {HELD_BACK:.0%} of the fall that both make. "
+                "Losses that contain derivatives are left out",
+                f"error at {COSTS:g}",
                 "judgement",
             ),
             (
-                "what the best outputs of all gain over the best constant ones, as a share of the loss of these",
-                f"{LITTLE:g}: warning",
+                "how much lower the loss of the best outputs of all is than that of the best constant outputs, as a "
+                "share of the latter",
+                f"warning below {LITTLE:g}",
                 "L-BFGS on the outputs; judgement",
             ),
             (
-                "norm of the gradient of the largest term over that of the smallest; or a term whose gradient is "
-                "exactly zero",
-                f"{RATIO:g}; 0: note",
+                "the gradient norm of the largest term, divided by that of the smallest",
+                f"note above {RATIO:,.0f}; note for a term whose gradient is exactly zero",
                 "penalties a thousand times smaller are common by design; judgement",
             ),
         ),

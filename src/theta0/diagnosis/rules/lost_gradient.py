@@ -45,7 +45,7 @@ def _taken_back(changed: Sequence[TakenBack]) -> Finding | None:
         threshold=UNDONE if undone else 0.0,
         message=(
             f"Between the optimizer's steps something else writes to what it trains: {named} {how} each time, so that "
-            f"{'what a step learns is lost' if undone else 'steps do not add up'}. Look whether a soft update or a "
+            f"{'what a step learns is lost' if undone else 'steps do not add up'}. Check whether a soft update or a "
             "copy goes the wrong way (the target follows the trained network, not the reverse), or whether weights "
             "are initialized or loaded inside the loop."
         ),
@@ -71,13 +71,13 @@ def _nothing(evidence: Evidence) -> Finding:
     if evidence.kind.foreign:
         trained = ", ".join(evidence.trained[:2])
         message = (
-            "The optimizer holds none of the parameters that this loss is made with, so that nothing is learnt: its "
+            "The optimizer holds none of the parameters that this loss is made with, so that nothing is learned: its "
             f"own get no gradient from it, and {trained} … are in no optimizer that steps here. Make the optimizer of "
             "the parameters of the module that is trained."
         )
         return _finding("error", 0.0, 0.0, message, "optimizer = torch.optim.Adam(model.parameters())")
     message = (
-        "The optimizer's step finds no gradient, so that nothing is learnt: the one that the backward pass leaves is "
+        "The optimizer's step finds no gradient, so that nothing is learned: the one that the backward pass leaves is "
         "reset before the step (call zero_grad() before backward(), or after step(), not between them), step() is "
         "never called, or the loss does not depend on what the optimizer holds (a prediction under no_grad)."
     )
@@ -190,24 +190,24 @@ RULE = Rule(
         "training scripts, which it watches, or from `observed=ObservedTraining(gradient_kept=…)`.",
         numbers=(
             (
-                "share of the gradient's norm that the step finds, the median of the steps seen; a loss scale that is "
-                "taken out again does not count",
-                f"0: error with any optimizer; with SGD {ERROR:g}; {WARNING:g}, unless a step moves the weights by "
-                f"{MOVES:g} of their norm",
+                "the share of the gradient's norm that is left at the optimizer's step: the median over the steps "
+                "seen. A loss scale that is divided out again does not count",
+                f"error at 0, with any optimizer. With SGD: error below {ERROR:g}, warning below {WARNING:g}, unless "
+                f"a step moves the weights by {MOVES:g} of their norm",
                 "judgement",
             ),
             (
-                "with adaptive optimizers, where that share is below "
-                f"{WARNING:g}: root mean square of the gradient's entries that are left, over the optimizer's epsilon",
-                f"{FAINT:g}; {WEAK:g}",
+                f"with adaptive optimizers, where that share is below {WARNING:g}: the root mean square of what is "
+                "left of the gradient's entries, divided by the optimizer's epsilon",
+                f"error below {FAINT:g}; warning below {WEAK:g}",
                 "a step is the rate times g / (√v + ε)",
             ),
             (
-                "of a script's steps, which share of the way from where a parameter started, or from before the latest "
-                "step, each change between two steps leads straight back, or whether each overwrites it by half of its "
-                "size; clipping, normalizing and decay lead elsewhere",
-                f"{UNDONE:.0%}, or overwritten: error where these are {MOST:.0%} of all entries, else warning; any "
-                f"share: warning where these are {MOST:.0%}",
+                "what happens to the parameters between two steps of a script: the share of the way back to where "
+                "they started, or to where they were before the step, or whether they are overwritten (by half of "
+                "their size). Clipping, normalizing and weight decay do not lead back",
+                f"at {UNDONE:.0%} or overwritten: error if it concerns {MOST:.0%} of all entries, else warning; any "
+                f"smaller share: warning if it concerns {MOST:.0%}",
                 "judgement",
             ),
         ),

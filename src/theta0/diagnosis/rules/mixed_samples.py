@@ -131,7 +131,7 @@ def _blind(evidence: Evidence) -> Finding | None:
         threshold=0.0,
         message=(
             f"At {operation}, {found.positions} of {found.of} positions see nothing, in every sample: the mask hides "
-            "all from them, and a softmax over nothing is NaN, or the mean of what was to be hidden. Look whether the "
+            "all from them, and a softmax over nothing is NaN, or the mean of what was to be hidden. Check whether the "
             "mask is inverted, or leaves out the position itself."
         ),
         remedy="",
@@ -220,35 +220,42 @@ RULE = Rule(
         "one.",
         numbers=(
             (
-                "some samples of the batch are replaced by others: change of the outputs of those that stay, over "
-                "that of the outputs of those replaced, in evaluation mode; of equal samples, the difference of "
-                "their outputs over that of different ones",
-                f"{SHARE:g}: warning; error at {STRONG:g}, or where a softmax, attention or recurrence does it",
+                "half of the samples of a batch are exchanged, in evaluation mode: the change of the outputs of the "
+                "other half, divided by the change of the outputs of this half. Where samples have equal inputs: the"
+                " difference of their outputs, divided by that of samples with different ones",
+                f"warning at {SHARE:g}; error at {STRONG:g}, or where a softmax, attention or a recurrent layer "
+                "causes it",
                 "independent samples give exactly 0; judgement",
             ),
             (
-                "targets are the inputs one position on: the second half of each sequence is replaced; change of the "
-                "outputs of the first half, divided by that of the second half, in evaluation mode",
-                f"{SHARE:g}: error",
+                "where each target is the next input: the second half of each sequence is exchanged, in evaluation "
+                "mode; the change of the outputs of the first half, divided by that of the second half",
+                f"error at {SHARE:g}",
                 "a causal network gives exactly 0; judgement",
             ),
             (
-                "tokens that are inputs and targets at the same positions of a network whose outputs do not depend on "
-                "later inputs: change of the output whose own input is exchanged, over that of all behind it too",
-                f"{SHARE:g}: error",
-                "exactly 0 where inputs are shifted; an autoencoder depends on all inputs; judgement",
+                "where each target is the input at the same position, and no output depends on later inputs: the "
+                "input at one position is exchanged; the change of the output there, divided by the change of this "
+                "and all later outputs",
+                f"error at {SHARE:g}",
+                "exactly 0 where inputs are shifted by one; the outputs of an autoencoder depend on all inputs; "
+                "judgement",
             ),
             (
-                "tokens that are the targets of positions two or three before them, and not of the one before, of a "
-                "network whose outputs do not depend on later inputs",
-                "any: error",
+                "tokens that are the targets of positions two or three before them, and not of the position just before "
+                "them, in a network whose outputs do not depend on later inputs",
+                "error for any",
                 "exact",
             ),
-            ("positions from which attention hides everything, in every sample", "0: warning", "exact"),
             (
-                "positions of padded samples (ends of different lengths that hold one value) at which a mask hides "
-                "what is not padding and shows what is",
-                f"{AGREE:.0%}: error",
+                "the number of positions from which attention hides everything, in every sample",
+                "warning above 0",
+                "exact",
+            ),
+            (
+                "samples that are padded (they end in one value, at different lengths): the share of positions at "
+                "which a mask hides the data and shows the padding",
+                f"error at {AGREE:.0%}",
                 "1 for a mask that is inverted, 0 for one that is not",
             ),
         ),

@@ -29,10 +29,15 @@ CHANCE = 2.5  # standard deviations above permuted targets: no dependence is see
 def judge(evidence: Evidence) -> Finding | None:
     """Whether the labels differ, and by how much real ones are learned better than the best of the permuted ones."""
     found = _all_the_same(evidence) or _few_samples(evidence) or _sorted(evidence)
-    if found is None and evidence.hardly_learnt and _categories_are_rare(evidence):
+    if found is not None:
+        return found
+    rare = evidence.hardly_learnt and _categories_are_rare(evidence)
+    open_ = rare or (_hidden(evidence) and _learnt_faster(evidence))
+    if not rare:
+        found = (None if open_ else _independent(evidence)) or _by_heart(evidence) or _mismatched(evidence)
+    if open_ and found is None:  # a finding answers the question
         evidence.not_measured.append(_UNDECIDED)
-        return None
-    return found or _independent(evidence) or _by_heart(evidence) or _mismatched(evidence)
+    return found
 
 
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
@@ -56,16 +61,22 @@ def _categories_are_rare(evidence: Evidence) -> bool:
     return False
 
 
-def _independent(evidence: Evidence) -> Finding | None:
-    """Targets that short runs hardly learn and that do not depend on the inputs in the samples at hand."""
+def _hidden(evidence: Evidence) -> bool:
+    """Whether short runs hardly learn the targets, and these do not depend on the inputs in the samples at hand."""
     if not evidence.hardly_learnt or not _are_compared(evidence):
-        return None
-    found = evidence.dependence
-    if found is None or not found < CHANCE:
-        return None
+        return False
+    return evidence.dependence is not None and evidence.dependence < CHANCE
+
+
+def _learnt_faster(evidence: Evidence) -> bool:
+    """Whether short runs learn the real targets better than permuted ones all the same."""
     shuffled, learnt = evidence.shuffled_labels, evidence.learnt_dependence
-    if (shuffled is not None and shuffled.advantage >= FASTER) or (learnt is not None and learnt >= CLEAR):
-        evidence.not_measured.append(_UNDECIDED)
+    return (shuffled is not None and shuffled.advantage >= FASTER) or (learnt is not None and learnt >= CLEAR)
+
+
+def _independent(evidence: Evidence) -> Finding | None:
+    found = evidence.dependence
+    if found is None or not _hidden(evidence):
         return None
     samples = min(sum(batch.size for batch in evidence.batches), MOST)
     return Finding(
@@ -273,46 +284,49 @@ RULE = Rule(
         "were shuffled, sorted or filtered separately.",
         numbers=(
             (
-                f"entropy of the labels over all batches, or of the targets of {LEAST_ALIKE} samples or more that the "
-                "loss holds against the outputs, unless all are zero",
-                "0: error",
+                "the entropy of the labels over all batches, or of targets that the loss compares with outputs "
+                f"({LEAST_ALIKE} samples or more, not all zero)",
+                "error at 0",
                 "definition",
             ),
             (
-                f"different rows, of inputs and targets together, within batches of {LEAST_ALIKE} samples or more, "
-                "over all rows, where inputs are amounts and not whole numbers",
-                f"{FEW:g}: warning",
+                "the number of different rows, of inputs and targets together, divided by the number of all rows, "
+                f"within batches of {LEAST_ALIKE} samples or more, where inputs are amounts and not whole numbers",
+                f"warning at {FEW:g} or less",
                 "drawn without replacement they give 1, with it 0.63 or more of a data set as large as the batch",
             ),
             (
-                "what the batch that a sample is in says of its label, as a share of the most that it could, where "
+                "how much the batch that a sample is in says about its label, as a share of the most that it could "
+                "say, where "
                 f"{LEAST_BATCHES} batches or more have {FEW_CLASSES:g} different labels or fewer, on average",
-                f"{SORTED:g}: warning; every batch of one class: error",
+                f"warning at {SORTED:g}; error if every batch has one class",
                 "judgement",
             ),
             (
-                "distance covariance with the targets of the inputs, of their single features, of the outputs before "
-                "training, and of the outputs on half of the batches after training on the others, above that of "
-                "permuted "
-                f"targets, where no short run gains {BY_HEART:.0%} of what there is to learn and there are "
+                "the distance covariance with the targets, in standard deviations above that of permuted targets: of"
+                " the inputs, of their single features, of the outputs before training, and of the outputs on half "
+                "of the batches after training on the others. "
+                f"It is judged where no short run gains {BY_HEART:.0%} of what there is to learn and there are "
                 f"{LEAST_SAMPLES} samples",
-                f"{CHANCE:g} standard deviations (after training {CLEAR:g}): warning, unless real targets are "
-                "learnt faster "
-                f"than permuted ones by {FASTER:.0%}",
+                f"warning if all are below {CHANCE:g} (after training: {CLEAR:g}), unless the real targets are "
+                f"learned faster than permuted ones by {FASTER:.0%}",
                 "Székely, Rizzo & Bakirov (2007); measured",
             ),
             (
-                "how much more loss the real labels lose than permuted ones in the same short run, as a share, where "
-                f"that gained less than {BY_HEART:.0%} of what there is to learn and there are {LEAST_SAMPLES} samples",
-                f"{ADVANTAGE:g} on each of {PERMUTATIONS} permutations: warning, unless a dependence of these is "
-                f"{CLEAR:g} or more",
+                "how much further the loss falls with the real labels than with permuted ones in the same short run,"
+                " as a share, "
+                f"where that run gained less than {BY_HEART:.0%} of what there is to learn and there are "
+                f"{LEAST_SAMPLES} samples",
+                f"warning below {ADVANTAGE:g} on each of {PERMUTATIONS} permutations, unless the distance covariance "
+                f"is {CLEAR:g} or more",
                 "judgement",
             ),
             (
-                "of a loss that tells the samples of a batch apart (targets that are another one for each row): ranks "
-                "of the partners in batches that were not trained on, above those of drawn partners, where those that "
-                f"were trained on are {FOUND:g} standard deviations above, and there are {LEAST_PAIRS} rows",
-                f"{LOST:g} standard deviations: warning",
+                "of a loss that tells the samples of a batch apart (each row has another row as its target): how "
+                "well partners are found in batches that were not trained on, in standard deviations above chance, "
+                f"where those that were trained on are found with {FOUND:g} standard deviations and there are "
+                f"{LEAST_PAIRS} rows",
+                f"warning below {LOST:g}",
                 "measured: pairs that belong together had 2.2 to 19.5, others -1.6 to 2",
             ),
         ),

@@ -142,15 +142,15 @@ RULE = Rule(
         "precision; or an operation such as `log(0)`, `0/0` or the derivative of `sqrt` at 0 is computed.",
         numbers=(
             (
-                "share of NaN or infinite entries: of a parameter (before any forward pass), of a layer's output, of a "
-                "gradient; or a loss that is not finite",
-                "0",
+                "the share of NaN or infinite entries of a parameter (before any forward pass), of a layer's output "
+                "or of a gradient; or a loss that is not finite",
+                "error above 0",
                 "IEEE 754",
             ),
             (
-                "largest magnitude of a parameter, as of memory that was never initialized",
-                f"{LEFT_OVER:.0e}".replace("+", ""),
-                "no draw makes it",
+                "the largest magnitude of a parameter, as memory that was never initialized has it",
+                f"error above {LEFT_OVER:.0e}".replace("+", ""),
+                "no initialization draws such numbers",
             ),
         ),
         fix="nn.init.kaiming_normal_(model[0].weight)",

@@ -100,9 +100,10 @@ RULE = Rule(
         "smallest number.",
         numbers=(
             (
-                "share of half-precision weights whose step (rate × gradient; the rate itself with Adam) is below half "
-                "the spacing of numbers around them, or whose squared gradients round to zero in the optimizer's state",
-                f"{ERROR:g}: error; {WARNING:g}: warning",
+                "the share of half-precision weights that a step does not change, or whose squared gradients round "
+                "to zero in the optimizer's state. A step (rate times gradient; with Adam the rate itself) changes "
+                "nothing if it is below half the distance to the next number",
+                f"error at {ERROR:g}; warning at {WARNING:g}",
                 "IEEE 754; the share is judgement",
             ),
         ),

@@ -49,9 +49,9 @@ RULE = Rule(
         "standardized, or a residual stream that has grown.",
         numbers=(
             (
-                "share of inputs of a bounded nonlinearity at which its slope is below 5 % of its maximum; of a clamp "
-                "from 0 on, of its inputs above 0",
-                f"{ERROR:g}; {WARNING:g}",
+                "the share of a bounded nonlinearity's inputs at which its slope is below 5 % of its largest; for a "
+                "clamp that begins at 0, of its inputs above 0",
+                f"error at {ERROR:g}; warning at {WARNING:g}",
                 "Glorot & Bengio (2010), section 3; measured",
             ),
         ),

@@ -42,8 +42,8 @@ RULE = Rule(
         why="The batches are small, and the layer has only one position per sample, as after pooling.",
         numbers=(
             (
-                "values per channel under batch normalization in training mode",
-                f"{SMALL}: warning",
+                "the number of values per channel that batch normalization sees in training mode",
+                f"warning at {SMALL} or fewer",
                 "Wu & He (2018); the variance of four values is off by 80 %",
             ),
         ),

@@ -127,11 +127,11 @@ RULE = Rule(
         "targets outside its range. Inner products of unit vectors lie between -1 and 1 and need a scale.",
         numbers=(
             (
-                "least loss within the interval to which the last operations (softmax, sigmoid, tanh, ReLU, clamp, "
-                "inner products of unit vectors …) confine the outputs, above the unconfined least, over the loss of "
-                "the best constant output",
-                f"{GAP:g}: error; warning for unit vectors (between samples of a batch only where nothing multiplies "
-                "their products), probabilities given to `nll_loss` and rectified logits",
+                "how much the last operation (softmax, sigmoid, tanh, ReLU, clamp, inner products of unit vectors, "
+                "and others) raises the lowest loss that the outputs can reach, divided by the loss of the best "
+                "constant output",
+                f"error at {GAP:g}; warning for probabilities given to `nll_loss`, for logits behind a ReLU, and for "
+                "unit vectors (between samples of a batch only where nothing multiplies their products)",
                 "closed form; judgement",
             ),
         ),

@@ -57,13 +57,14 @@ RULE = Rule(
         why="Prices, returns, temperatures in kelvin or years are used as they are.",
         numbers=(
             (
-                "root mean square of the targets over that of the outputs, or over 1 where that is larger",
-                f"{ERROR:,.0f}: error; {WARNING:g}: warning",
+                "the root mean square of the targets, divided by that of the outputs or by 1, whichever is larger",
+                f"error above {ERROR:,.0f}; warning above {WARNING:g}",
                 "judgement",
             ),
             (
-                f"for targets smaller than {TINY:g}: root mean square of the outputs over that of the targets",
-                f"{WARNING:g}: warning",
+                f"for targets smaller than {TINY:g}: the root mean square of the outputs, divided by that of the "
+                "targets",
+                f"warning above {WARNING:g}",
                 "judgement",
             ),
         ),

@@ -76,11 +76,11 @@ RULE = Rule(
         "`nn.Dropout`.",
         numbers=(
             (
-                "dropout and normalization layers in evaluation mode, where the model and all of them are",
-                "any: warning",
+                "dropout and normalization layers in evaluation mode",
+                "warning if the model and all of them are",
                 "torch's documentation",
             ),
-            ("share of values that dropout drops", f"{DROPPED:g}: warning", "judgement"),
+            ("the share of values that dropout drops", f"warning at {DROPPED:g}", "judgement"),
         ),
         fix="model.train()",
         command="call `model.train()` before training, and again after every evaluation.",

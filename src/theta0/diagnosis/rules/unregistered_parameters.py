@@ -102,15 +102,15 @@ RULE = Rule(
         "was created.",
         numbers=(
             (
-                "tensors that need a gradient, are used where a gradient reaches them and are not in "
+                "the number of tensors that need a gradient, are used where a gradient reaches them and are not in "
                 "`model.parameters()`; or a model without any parameter",
-                "0: error",
+                "error above 0",
                 "exact, from one step",
             ),
             (
-                "trained parameters that get a gradient and that neither the optimizer given, as an instance, nor "
-                "another one holds",
-                "0: warning; error where that is all that is trained",
+                "the number of trained parameters that get a gradient and are held by no optimizer, where the "
+                "optimizer is given as an instance",
+                "warning above 0; error if these are all the parameters that are trained",
                 "exact, from its groups",
             ),
         ),

@@ -58,9 +58,9 @@ RULE = Rule(
         why="`forward` does not call a layer, or the loss does not use an output.",
         numbers=(
             (
-                "parameters that the loss does not depend on",
-                "0: note; error if the loss depends on no parameter, or if all of one of the model's parts is used in "
-                "vain and a number without gradient, another one for each batch, is added to the loss",
+                "the number of parameters that the loss does not depend on",
+                "note above 0; error if the loss depends on no parameter, or if a whole part of the model has no "
+                "effect and a number without gradient, another one for each batch, is added to the loss",
                 "autograd",
             ),
         ),

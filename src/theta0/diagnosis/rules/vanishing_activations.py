@@ -92,15 +92,15 @@ RULE = Rule(
         "fan-in (its number of inputs) and its nonlinearity. Over many layers the factors multiply.",
         numbers=(
             (
-                "standard deviation *between samples* over the root mean square, unbroken to the last layer, and not "
-                "made by activation shift",
-                f"{SPREAD:g}",
+                "the standard deviation of a layer's preactivations between samples, divided by their root mean "
+                "square, in all layers from there to the last. What activation shift causes is not counted",
+                f"error below {SPREAD:g}",
                 "measured, see [constant-output](constant-output.md)",
             ),
             (
-                "or, where nothing else carries the rest, root mean square of the last hidden layers over that of the "
-                "first",
-                f"{SHRUNK:g}, with an output below {SILENT:g}",
+                "the root mean square of the last hidden layers, divided by that of the first, where no other path "
+                "carries the signal",
+                f"error below {SHRUNK:g}, if the output is below {SILENT:g}",
                 "judgement",
             ),
         ),

@@ -108,15 +108,16 @@ RULE = Rule(
         "the factors multiply.",
         numbers=(
             (
-                "for each layer, norm of the loss's gradient at its preactivations times their root mean square: how "
-                "much the loss reacts to a change of 1 % there. Compared with the largest layer's; *every* layer from "
-                "the first to the one named has to be below the threshold",
-                f"{ERROR:g}; {WARNING:g}",
+                "how much the loss reacts to a change of 1 % at a layer (the norm of the gradient at its "
+                "preactivations times their root mean square), divided by the largest layer's. *Every* layer from "
+                "the first to the one that is named has to be below the threshold",
+                f"error below {ERROR:g}; warning below {WARNING:g}",
                 "measured",
             ),
             (
-                "gradient of the loss with respect to a recurrent layer's input at one time step, least over largest",
-                f"{STEPS:g}: warning",
+                "of a recurrent layer: the gradient of the loss with respect to its input at one time step, the "
+                "smallest divided by the largest",
+                f"warning below {STEPS:.0e}".replace("e-0", "e-"),
                 "judgement: default LSTMs read at the last step have 1e-3 at 15 steps, 3e-7 at 30, 5e-11 at 50",
             ),
         ),

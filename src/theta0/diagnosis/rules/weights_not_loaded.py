@@ -58,9 +58,9 @@ RULE = Rule(
         "watches.",
         numbers=(
             (
-                "share of the tensors given that are not loaded, where none is, or where all that are not would be "
-                "without one prefix",
-                "none is loaded: error; some are: warning",
+                "the share of the tensors given to `load_state_dict` that are not loaded, where none is, or where "
+                "all that are missing would be loaded with one prefix removed",
+                "error if none is loaded; warning if some are",
                 "torch's documentation of `load_state_dict`",
             ),
         ),

@@ -140,13 +140,13 @@ RULE = Rule(
         numbers=(
             (
                 f"parameters whose gradient is exactly zero, and still is after {STEPS} steps on a copy",
-                "0: error where they are half of the trained parameters or more, else warning where a weight that is "
-                "zero itself or a rectifier keeps them off, or short runs do not train, else note",
-                "a zero by design does not last; it comes first where such a weight itself is zero",
+                "error if they are half of the trained parameters or more; warning if a weight that is itself zero "
+                "or an inactive rectifier is the reason, or if short runs do not train; else note",
+                "a gradient that is zero by design is not zero after a step",
             ),
             (
-                "change of a small gradient where the batch's numbers are changed in their last digits, over its norm",
-                f"{ROUNDING:g}: error",
+                "the share of a small gradient that changes when the batch's numbers change in their last digits",
+                f"error at {ROUNDING:g}",
                 "a gradient that the data determine changes by about 1e-6 of itself",
             ),
         ),
