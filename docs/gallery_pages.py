@@ -44,8 +44,10 @@ def report(script: Path, *arguments: str) -> str:
 
 
 def _run(command: list[str], script: Path) -> tuple[str, int]:
-    """Standard output and exit code, kept by the script and by the code of theta0."""
-    key = hashlib.sha256("\0".join([*command, script.read_text(), _SOURCES]).encode())
+    """Standard output and exit code, kept by the script and, where it takes part, by the code of theta0."""
+    source = script.read_text()
+    theta0 = _SOURCES if "theta0" in command or "import theta0" in source else ""
+    key = hashlib.sha256("\0".join([*command, source, theta0]).encode())
     stored = CACHE / f"{script.stem}-{key.hexdigest()[:16]}.txt"
     if not stored.is_file():
         env = os.environ | {"COLUMNS": "84", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
@@ -112,14 +114,15 @@ def _index() -> str:
     head = (
         "# Gallery\n\nTen failures as they happen, each a training script of about forty lines: what you see, what "
         "theta0 reports, the cause, the fix, and the loss before and after it. The scripts are in `examples/gallery`; "
-        "each runs in seconds.\n\n| failure | symptom |\n| --- | --- |\n"
+        "each runs in seconds. Two notebooks are in `examples/notebooks`: `diagnose_and_treat.ipynb`, and "
+        "`rates_and_races.ipynb` on learning rates and races of starts.\n\n| failure | symptom |\n| --- | --- |\n"
     )
     return head + "\n".join(rows) + "\n"
 
 
 def _curves(name: str) -> str:
     script = FOLDER / f"{name}.py"
-    figure = Figure(figsize=(8, 2.6), layout="constrained")
+    figure = Figure(figsize=(5.2, 2.1), layout="constrained")
     for axes, more, title, colour in zip(
         figure.subplots(1, 2), ([], ["--fixed"]), ("before", "after the fix"), ("#b3261e", "#1b6e3c"), strict=True
     ):

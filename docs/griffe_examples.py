@@ -15,9 +15,14 @@ class Examples(griffe.Extension):
             obj.docstring.value = sectioned(obj.docstring.value)
 
 
+def formulas_as_code(doc: str) -> str:
+    """Formulas as they are written: a site without scripts cannot set them."""
+    return re.sub(r"\$([^$\n]+)\$", r"`\1`", doc)
+
+
 def sectioned(doc: str) -> str:
     """A docstring whose examples are in a section of their own."""
-    doc = re.sub(r"\$([^$\n]+)\$", r"`\1`", doc)  # formulas as they are written: a site without scripts cannot set them
+    doc = formulas_as_code(doc)
     lines: list[str] = []
     inside = False  # of a doctest without a heading
     for line in doc.splitlines():

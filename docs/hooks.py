@@ -6,6 +6,7 @@ build/docs by what they are made from, so that a second build makes only those w
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "src")]
 
 import gallery_pages  # noqa: E402  (found by the path above)
 import pictures  # noqa: E402
+from griffe_examples import formulas_as_code  # noqa: E402
 
 from theta0._version import SITE, __version__  # noqa: E402
 from theta0.diagnosis.rules import RULES  # noqa: E402
@@ -78,6 +80,17 @@ def on_page_markdown(markdown: str, page: object, config: MkDocsConfig, files: F
     return markdown.replace("## Why it happens", figure + "## Why it happens", 1)
 
 
+def on_page_content(html: str, page: object, config: MkDocsConfig, files: Files) -> str:
+    """In running text an option stays on one line: a browser would break `--out` behind its dashes."""
+    parts = re.split(r"(<pre.*?</pre>)", html, flags=re.DOTALL)  # every second one is a block of code
+    parts[::2] = [re.sub(r"<code>.*?</code>", _unbroken, part, flags=re.DOTALL) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _unbroken(code: re.Match[str]) -> str:
+    return re.sub(r"(?<![\w-])--\w[\w-]*", r'<span class="option">\g<0></span>', code.group())
+
+
 def _copied(source: str) -> str:
     return (ROOT / source).read_text(encoding="utf-8").replace("(docs/", "(")
 
@@ -114,7 +127,8 @@ def _api_index() -> str:
     for module in MODULES:
         for name, found in _exported(module):
             if inspect.isfunction(found):
-                line = inspect.cleandoc(found.__doc__ or "").partition("\n")[0].replace("|", "\\|")
-                rows.append(f"| [`{module}.{name}`]({module}.md#{module}.{name}) | {line} |")
+                line = formulas_as_code(inspect.cleandoc(found.__doc__ or "").partition("\n")[0])
+                cell = re.sub(r"(`.*?`)|\|", lambda m: m[1] or "\\|", line)  # a bar in code ends no cell
+                rows.append(f"| [`{module}.{name}`]({module}.md#{module}.{name}) | {cell} |")
     head = "# API\n\nEvery public function, with an example that runs in the tests.\n\n| function | |\n| --- | --- |\n"
     return head + "\n".join(rows) + "\n"

@@ -100,7 +100,7 @@ def loss_function(loss: Any) -> Any:
 
 
 def _drawn(ill: list[float], healthy: list[float]) -> str:
-    figure = Figure(figsize=(8, 2.4), layout="constrained")
+    figure = Figure(figsize=(5.2, 2.1), layout="constrained")  # text as large as the page's on a phone
     for axes, losses, title, colour in zip(
         figure.subplots(1, 2), (ill, healthy), ("with the finding", "without it"), ("#b3261e", "#1b6e3c"), strict=True
     ):
