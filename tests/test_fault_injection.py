@@ -82,3 +82,18 @@ def test_a_part_of_the_right_module_or_its_parameter_is_the_right_place():
     assert table.within_places("net.1.weight", ["net.1"])
     assert not table.within_places("net.10", ["net.1"])
     assert not table.within_places("", ["net.1"])
+
+
+def test_the_readme_and_the_limits_quote_the_stored_counts():
+    root = Path(__file__).parents[1]
+    stored = json.loads((root / "benchmarks/results/fault_injection_test.json").read_text())["summary"]
+    every, healthy = stored["all"], stored["kinds"]["healthy"]
+    readme, limits = (" ".join((root / name).read_text().split()) for name in ("README.md", "docs/limits.md"))
+    assert f"{every['detected']} of {every['ill']} detected" in readme
+    assert f"names the cause in {every['first right']} of {every['ill']}" in readme
+    changed = (every["wrong alarms"] - healthy["wrong alarms"], every["harmless"] - healthy["harmless"])
+    assert f"{every['wrong alarms']} of {every['harmless']} cases that train" in readme
+    assert f"{healthy['wrong alarms']} of {healthy['harmless']} unchanged networks" in readme
+    assert "{} of {} changes that do no harm".format(*changed) in readme
+    assert f"{every['detected']} of {every['ill']} faults that do harm" in limits
+    assert f"the right one in {every['module right']} of {every['placed']} cases" in limits
