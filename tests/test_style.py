@@ -135,7 +135,8 @@ QUAINT = re.compile(
 # In what a message, a report, an error or a finding's page says, these too (CONTRIBUTING, Language).
 STILTED = re.compile(
     r"\b(for ever|by heart|anew|next to (no|nothing)|puts? out|thereof|therein|wherein|leaves with|summands?|crawls?"
-    r"|memory as it was|fit to train|no sample gets)\b",
+    r"|memory as it was|fit to train|no sample gets|look whether|learnt|(initial|normal|regular|memor)is(es?|ed|ation)"
+    r"|(behavi|fav)our\w*)\b",
     re.IGNORECASE,
 )
 
@@ -157,6 +158,26 @@ def test_texts_are_plain_english():
 def test_sentences_for_users_are_plain_english():
     found = [(kind, where, text) for kind, where, text in user_strings() if kind != "docstring"]
     assert len(found) > 1000
-    pages = (ROOT.parents[1] / "docs" / "findings").glob("*.md")
+    root = ROOT.parents[1]
+    pages = [*(root / "docs").rglob("*.md"), root / "README.md", root / "CHANGELOG.md", root / "SECURITY.md"]
     texts = [(where, text) for _, where, text in found] + [(path.name, path.read_text()) for path in pages]
     assert [(where, match.group()) for where, text in texts if (match := STILTED.search(text))] == []
+
+
+def test_the_version_is_the_same_wherever_it_stands():
+    root, version = ROOT.parents[1], theta0.__version__
+    release, _, development = version.partition(".dev")
+    heading = re.search(r"^## (.*)", (root / "CHANGELOG.md").read_text(), re.MULTILINE).group(1)
+    assert heading.split()[0] == release
+    assert ("(unreleased)" in heading) is bool(development)
+    assert f'\nversion: "{version}"\n' in (root / "CITATION.cff").read_text()
+
+
+def test_what_belongs_to_an_item_of_a_list_is_indented_by_four():
+    """By fewer, the site ends the list there, and joins its further items to a paragraph."""
+    root = ROOT.parents[1]
+    torn = []
+    for path in [*(root / "docs").rglob("*.md"), root / "CONTRIBUTING.md", root / "CHANGELOG.md"]:
+        prose = re.sub(r"^( *)```.*?^\1```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+        torn += [(path.name, match.group(1)) for match in re.finditer(r"\n\n {1,3}([^ \n].*)", prose)]
+    assert torn == []

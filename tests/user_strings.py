@@ -1,4 +1,4 @@
-"""The sentences that users read: `python tests/user_strings.py` counts and lists them.
+"""The sentences that users read: `python tests/user_strings.py` counts them, with `--list` it prints them.
 
 Messages of errors and findings, the documentation of findings, the help of commands, the strings of reports, and the
 docstrings of what `theta0` and its catalogues export.

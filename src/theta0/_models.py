@@ -150,7 +150,7 @@ def device_of(model: nn.Module) -> torch.device:
     if any(device.type == "meta" for device in devices):
         raise ValueError(
             "model: expected parameters with values, got some on the meta device; "
-            "call model.to_empty(...) and initialise them first"
+            "call model.to_empty(...) and initialize them first"
         )
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))

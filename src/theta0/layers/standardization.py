@@ -23,7 +23,7 @@ class Standardization(_BatchNorm):
         num_features: units, or channels.
         eps: ε; torch's 1e-5 is small against the variance of a sigmoid of unit-variance preactivations, 0.043.
         momentum: share of the newest batch in the running statistics; None averages all batches alike.
-        affine: whether a scale (1 at first) and a bias (0) are learnt.
+        affine: whether a scale (1 at first) and a bias (0) are learned.
         track_running_stats: whether running statistics are kept; without them evaluation uses the batch's.
 
     >>> layer = Standardization(1)

@@ -69,7 +69,7 @@ def batch_pass(
         )
     if uses.batch_statistics:
         raise ValueError(
-            "model: expected samples that do not meet, got batch normalisation on batch statistics "
+            "model: expected samples that do not meet, got batch normalization on batch statistics "
             f"(layer {uses.batch_statistics[0]!r}), under which a single sample has no gradient; pass sub_batches=D to "
             "take the gradients of D equal parts instead, or call model.eval() to use running statistics"
         )
