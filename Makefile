@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two workers on two cores: a second thread in each only waits for the first.
 export OMP_NUM_THREADS := 1
 
-.PHONY: setup test gate test-all test-adapters clusters demo docs smoke docs-findings docs-bibliography lint bench clean
+.PHONY: setup test gate test-all test-adapters clusters demo docs smoke docs-findings docs-bibliography docs-picture lint bench clean
 
 setup: $(READY)
 
@@ -63,6 +63,11 @@ docs-findings: setup
 
 docs-bibliography: setup
 	$(BIN)/python -m theta0.reports.bibliography > docs/bibliography.md
+
+# The picture of a report that the README shows, from the page that `make demo` writes.
+docs-picture: demo
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --force-device-scale-factor=1 --window-size=1100,1050 \
+		--screenshot=docs/report.png file://$(CURDIR)/build/report.html
 
 # The site, in build/site. Strict: a broken link or a page without a place is an error. The gallery's scripts run.
 docs: setup

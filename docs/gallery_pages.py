@@ -131,6 +131,7 @@ def _curves(name: str) -> str:
         axes.plot(losses, color=colour, linewidth=1.6)
         axes.set(title=title, xlabel="step", ylabel="loss", xlim=(0, len(losses)))
         axes.spines[["top", "right"]].set_visible(False)
+        axes.yaxis.set_major_formatter("{x:g}")
         if len(finite) < len(losses):
             axes.axvline(len(finite), color=colour, linestyle=":")
             axes.text(0.5, 0.5, f"NaN from step {len(finite)} on", transform=axes.transAxes, ha="center", color=colour)

@@ -123,12 +123,13 @@ def _entry(module: str, name: str, found: object) -> str:
 
 
 def _api_index() -> str:
-    rows = []
+    parts = ["# API\n\nEvery public function, with an example that runs in the tests."]
     for module in MODULES:
-        for name, found in _exported(module):
-            if inspect.isfunction(found):
-                line = formulas_as_code(inspect.cleandoc(found.__doc__ or "").partition("\n")[0])
-                cell = re.sub(r"(`.*?`)|\|", lambda m: m[1] or "\\|", line)  # a bar in code ends no cell
-                rows.append(f"| [`{module}.{name}`]({module}.md#{module}.{name}) | {cell} |")
-    head = "# API\n\nEvery public function, with an example that runs in the tests.\n\n| function | |\n| --- | --- |\n"
-    return head + "\n".join(rows) + "\n"
+        functions = [(name, found) for name, found in _exported(module) if inspect.isfunction(found)]
+        lines = [f"* [`{name}`]({module}.md#{module}.{name}): {_summary(found)}" for name, found in functions]
+        parts += [f"## {module}", "\n".join(lines) or f"Classes and results: [{module}]({module}.md)."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(found: object) -> str:
+    return formulas_as_code(inspect.cleandoc(found.__doc__ or "").partition("\n")[0])

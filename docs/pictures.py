@@ -107,6 +107,7 @@ def _drawn(ill: list[float], healthy: list[float]) -> str:
         axes.plot(losses, color=colour, linewidth=1.6)
         axes.set(title=title, xlabel="step", ylabel="loss")
         axes.spines[["top", "right"]].set_visible(False)
+        axes.yaxis.set_major_formatter("{x:g}")
         finite = [value for value in losses if abs(value) < 1e30]
         if len(finite) < len(losses):
             axes.text(0.5, 0.5, "NaN or infinite", transform=axes.transAxes, ha="center", color=colour)

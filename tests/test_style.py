@@ -180,4 +180,6 @@ def test_what_belongs_to_an_item_of_a_list_is_indented_by_four():
     for path in [*(root / "docs").rglob("*.md"), root / "CONTRIBUTING.md", root / "CHANGELOG.md"]:
         prose = re.sub(r"^( *)```.*?^\1```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
         torn += [(path.name, match.group(1)) for match in re.finditer(r"\n\n {1,3}([^ \n].*)", prose)]
+        joined = re.finditer(r"\n\n    [^\n|]+(?:\n[^\n]+)*?\n((?:\d+\.|\*) [^\n]*)", prose)  # to a paragraph before it
+        torn += [(path.name, match.group(1)) for match in joined]
     assert torn == []

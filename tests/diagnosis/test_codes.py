@@ -145,3 +145,17 @@ def test_a_zero_gradient_is_an_error_where_it_holds_half_of_the_parameters(monke
         evidence = Evidence(healthy(), load_batches(data(), healthy()), "cross_entropy")
         evidence.table.update({f"p{i}.bias": {"value_rms": 1.0} for i in range(6)})
         assert zero_gradient.judge(evidence).severity == severity
+
+
+@pytest.mark.parametrize("last", [nn.ReLU(), nn.Softmax(1)])
+def test_a_squashed_output_s_number_is_past_its_threshold_or_is_where_the_outputs_begin(last):
+    """Logits behind a ReLU can reach the loss: their finding is about where they begin, not about a gap of zero."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3), last)
+    x = torch.randn(64, 8)
+    result = diagnose(model, [(x, x[:, :3].argmax(1))], "cross_entropy")
+    found = next(finding for finding in result.findings if finding.code == "squashed-output")
+    if isinstance(last, nn.ReLU):
+        assert (found.value, found.threshold, found.quantity) == (0.0, 0.0, "least value")
+    else:
+        assert found.value > found.threshold > 0

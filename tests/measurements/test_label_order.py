@@ -1,12 +1,14 @@
 """Batches sorted by class: what the number of a batch says of its labels."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from theta0 import diagnose
+from theta0.diagnosis.rules import no_signal
 from theta0.measurements.label_order import label_order
 
 
@@ -78,3 +80,23 @@ def test_categories_that_hardly_come_twice_leave_the_labels_undecided():
         found = diagnose(model, data, "cross_entropy", optimizer="adam", learning_rate=3e-3)
         assert ("no-signal" in {f.code for f in found.findings}) is not undecided
         assert any("depend on the inputs is undecided" in line for line in found.not_measured) is undecided
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_question_that_a_finding_answers_is_not_left_open(monkeypatch, answered):
+    """That the dependence of targets on inputs is undecided is no line beside the finding no-signal."""
+    evidence = SimpleNamespace(hardly_learnt=True, not_measured=[])
+    finding = object() if answered else None
+    for name, result in {
+        "_all_the_same": None,
+        "_few_samples": None,
+        "_sorted": None,
+        "_categories_are_rare": False,
+        "_hidden": True,
+        "_learnt_faster": True,
+        "_by_heart": None,
+        "_mismatched": finding,
+    }.items():
+        monkeypatch.setattr(no_signal, name, lambda _, result=result: result)
+    assert no_signal.judge(evidence) is finding
+    assert bool(evidence.not_measured) is not answered

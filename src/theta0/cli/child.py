@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 
 from theta0.cli import app, scripts
 
@@ -11,6 +12,7 @@ def main() -> None:
     results = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the script's own subprocesses and libraries print
     sys.stdout = results
+    warnings.filterwarnings("ignore", "Using a target size")  # torch's, at each call: broadcast-loss says it once
     scripts.chosen = int(sys.argv[1])
     app(sys.argv[2:], prog_name="theta0")
 

@@ -66,7 +66,7 @@ RULE = Rule(
     outcome=True,
     doc=RuleDoc(
         meaning="theta0 trained the network for a few dozen steps, at up to five learning rates, and the loss never "
-        "came below what one constant answer reaches (for classes: always their frequencies), nor was it on its way "
+        "came below what one answer for all inputs reaches (for classes: their frequencies), nor was it on its way "
         "there. Even a few samples alone, which any network that works can memorize, were not learned. A long "
         "run would most likely be wasted.",
         why="This is a symptom, not a cause. Where other findings stand above it, fix these first. Where there are "

@@ -171,9 +171,9 @@ RULE = Rule(
                 "a bounded loss cannot; a log-density rises where what it models is missed",
             ),
             (
-                "for `cross_entropy` and `nll_loss` with weights of classes that rise with their counts: of two classes "
-                "in a batch, one with 4 times as many samples as the other, the weight of the frequent one, divided by "
-                "the other's. The same for a `pos_weight` that makes the frequent labels count more",
+                "for `cross_entropy` and `nll_loss` with weights of classes that rise with their counts: of two "
+                "classes in a batch, one with 4 times as many samples as the other, the weight of the frequent one, "
+                "divided by the other's. The same for a `pos_weight` that makes the frequent labels count more",
                 "warning at 4; error where no short run trains",
                 "judgement: weights that are meant to balance fall with the counts",
             ),

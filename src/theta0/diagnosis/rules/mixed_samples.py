@@ -242,8 +242,8 @@ RULE = Rule(
                 "judgement",
             ),
             (
-                "tokens that are the targets of positions two or three before them, and not of the position just before "
-                "them, in a network whose outputs do not depend on later inputs",
+                "tokens that are the targets of positions two or three before them, and not of the position just "
+                "before them, in a network whose outputs do not depend on later inputs",
                 "error for any",
                 "exact",
             ),

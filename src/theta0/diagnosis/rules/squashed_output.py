@@ -24,12 +24,16 @@ def judge(evidence: Evidence) -> Finding | None:
         return _by_free_outputs(evidence)
     worst = max(ill, key=lambda found: found.gap if math.isfinite(found.gap) else 0.0)
     severe = worst.gap > GAP and not (worst.interval.cosine or worst.interval.length) and worst.kind != "nll"
+    low = worst.interval.low
+    gap = worst.gap if math.isfinite(worst.gap) else worst.interval.high
+    reached = worst.gap <= GAP  # the loss can be reached: what is wrong is where the interval begins
     return Finding(
         code="squashed-output",
         severity="error" if severe else "warning",
         layer=worst.interval.layer,
-        value=worst.gap if math.isfinite(worst.gap) else worst.interval.high,
-        threshold=GAP,
+        value=low if reached else gap,
+        quantity="least value" if reached else "",
+        threshold=low if reached else GAP,
         message=_message(worst),
         remedy=_remedy(worst),
         source="the least loss within the interval, in closed form; threshold: judgement",
