@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 
 import pytest
@@ -317,6 +318,22 @@ def test_a_loss_without_a_graph_is_named_with_its_line(tmp_path, name):
     )
     with pytest.raises(theta0.CaptureError, match=r"without any at .*loss\.backward\(\)"):
         theta0.capture(path)
+
+
+def test_a_standard_loss_stated_by_name_keeps_the_line_that_calls_it(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\nmodel, criterion = nn.Linear(4, 1), nn.MSELoss()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(5):\n    loss = criterion(model(torch.randn(8, 4)), torch.randn(8))\n"
+        "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of the sizes
+        captured = theta0.capture(path)
+    assert captured.steps[0].loss == "mse"
+    (finding,) = theta0.diagnose(**captured.arguments, probe_steps=0).findings
+    assert finding.source_line.endswith("train.py:6: loss = criterion(model(torch.randn(8, 4)), torch.randn(8))")
 
 
 def test_arguments_of_several_optimizers_are_not_those_of_the_first():

@@ -173,6 +173,7 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
             opposed(found, steps, closure(every)),
             taken_back(found, steps, model),
             tuple(found.not_loaded),
+            "" if loss is None else str(taped[0].tape.operations[1].surroundings.source or ""),
         ),
         clip_norm(steps),
     )

@@ -22,6 +22,7 @@ class ObservedTraining:
             then no finding.
         taken_back: the trained parameters that are changed between steps so that these lead nowhere.
         not_loaded: the calls of `load_state_dict(…, strict=False)` that left out what they were given.
+        loss_line: the script's line that calls a standard loss, which is stated by its name; "" for any other.
 
     Raises:
         ValueError: if the share is none from 0 to 1.
@@ -36,6 +37,7 @@ class ObservedTraining:
     opposed: bool = False
     taken_back: Sequence[TakenBack] = ()
     not_loaded: Sequence[NotLoaded] = ()
+    loss_line: str = ""
 
     def __post_init__(self) -> None:
         """Check the share."""

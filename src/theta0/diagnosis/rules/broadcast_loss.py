@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
         message=(_OF_MODEL if found.of_model else _IN_LOSS).format(**vars(found), fewest=fewest),
         remedy="" if found.of_model else "targets = targets.reshape(outputs.shape)",
         source="torch's broadcasting semantics",
-        source_line=found.line,
+        source_line=found.line or evidence.observed.loss_line,
     )
 
 

@@ -31,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding | None:
     """The line of a cut, where the loss has none of its own; an error where short runs do not learn so."""
     lines = [other.source_line for other in others if other.code == "gradient-cut"]
-    found = replace(finding, source_line=finding.source_line or next(iter(lines), ""))
+    found = replace(finding, source_line=finding.source_line or next(iter(lines), evidence.observed.loss_line))
     probe = evidence.probe if finding.severity == "warning" and finding.source == _DEFINITION else None
     if probe is None or not evidence.nothing_trains:
         return found

@@ -37,7 +37,7 @@ def judge(evidence: Evidence) -> Finding | None:
         ),
         remedy="targets = (targets - targets.mean()) / targets.std()",
         source="a network starts with outputs of order 1; threshold: judgement",
-        source_line=found.operation.line,
+        source_line=found.operation.line or evidence.observed.loss_line,
     )
 
 
