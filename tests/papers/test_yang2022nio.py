@@ -7,6 +7,7 @@ import torch
 
 from theta0.papers import yang2022nio
 from theta0.papers.datasets import load
+from theta0.papers.yang2022nio.appendix import recipe_for
 from theta0.papers.yang2022nio.setting import NETWORKS, SCALES
 from theta0.papers.yang2022nio.table import configurations, starts_table
 from theta0.papers.yang2022nio.training import augmented
@@ -29,12 +30,21 @@ def test_the_appendix():
             assert (recipe.keywords(1_281_167)["steps"], recipe.sub_batches, recipe.overlap) == (100, 4, 0.2)
 
 
+def test_small_networks_take_the_recipe_of_their_kind():
+    for name in NETWORKS:
+        for batch_norm in (True, False):
+            recipe = recipe_for(name, batch_norm, 10)
+            assert recipe.batch_norm is batch_norm
+            assert recipe.network[:3] == name[:3]
+            assert recipe_for(name, batch_norm, 100).gamma == 2 * recipe.gamma
+
+
 def test_every_network_of_a_scale_exists_and_the_source_trains_500_epochs():
     data = load("digits")
     for name, size in SCALES.items():
         wanted = configurations(data, size)
         assert {c["network"] for c in wanted} <= set(NETWORKS), name
-        assert len(wanted) == len(size.networks) * 2 * 4 * size.seeds
+        assert len(wanted) == len(size.networks) * 2 * len(size.starts) * size.seeds
     assert wanted[0]["train_steps"] == 500 * len(data.train_x) // 128
 
 
@@ -42,8 +52,8 @@ def test_every_network_of_a_scale_exists_and_the_source_trains_500_epochs():
 def test_smoke_writes_a_table_and_goes_on_where_it_was_interrupted(tmp_path):
     text = starts_table(scale="smoke", out_dir=tmp_path)
     rows = json.loads((tmp_path / "starts.json").read_text())
-    assert len(rows) == 8
-    assert text.count("\n| resnet8") == 8
+    assert len(rows) == 10
+    assert text.count("\n| resnet8") == 10
     for row in rows:
         result = row["result"]
         assert 0 <= result["test_accuracy"] <= 1
@@ -53,7 +63,7 @@ def test_smoke_writes_a_table_and_goes_on_where_it_was_interrupted(tmp_path):
     (tmp_path / "starts.jsonl").write_text("\n".join(lines[:7]) + "\n" + lines[7][:40])
     done: list[tuple[int, int]] = []
     assert starts_table(scale="smoke", out_dir=tmp_path, progress=lambda n, of: done.append((n, of))) == text
-    assert done == [(7, 8), (8, 8)]
+    assert done == [(7, 10), (8, 10), (9, 10), (10, 10)]
 
 
 def test_augmented_images_are_pieces_of_the_images_with_a_hole():

@@ -258,7 +258,10 @@ def reproduce(
     item: Annotated[str, typer.Argument(help="A figure or table of it, for example fig17; `list` names them.")],
     scale: Annotated[
         str,
-        typer.Option(help="smoke (seconds, not comparable), laptop (minutes to hours) or paper (hours to weeks)."),
+        typer.Option(
+            help="smoke (seconds, not comparable), laptop (minutes to hours) or paper (hours to weeks), and single "
+            "sizes that are to differ: laptop,steps=2500."
+        ),
     ] = "laptop",
     data: Annotated[Path | None, typer.Option(help="Folder with the data sets' standard files.", metavar="DIR")] = None,
     dataset: Annotated[str | None, typer.Option(help="digits, mnist, cifar10 …; default: the source's.")] = None,
@@ -275,6 +278,7 @@ def reproduce(
 
         from theta0.jobs import cluster
         from theta0.papers import PAPERS
+        from theta0.papers.scales import is_scale
 
         if paper not in PAPERS:
             raise ValueError(f"paper: expected {', '.join(PAPERS)}, got {paper!r}")
@@ -290,7 +294,7 @@ def reproduce(
 
             with cluster(backend, jobs) as name:
                 line = items[item](dataset, data, scale=scale, out_dir=out, jobs=jobs, backend=name, progress=advance)
-            if scale == "smoke":
+            if is_scale(scale, "smoke"):
                 line += "; smoke scale: whether it runs, not comparable with the source"
     typer.echo(line)
 

@@ -16,16 +16,17 @@ from theta0.papers.drawing import finish, finite, new_figure
 from theta0.papers.furusho2020thesis.setting import (
     COLOURS,
     KINDS,
+    SCALES,
     SURVIVAL,
     TITLES,
     Kind,
     layer_draw,
     make_network,
-    scale_named,
     two_class_data,
     whitened,
 )
 from theta0.papers.models import ThesisResNet
+from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 
 _MORE = 10  # the products of Assumption 1 have heavy tails and cost one forward and backward pass a start
@@ -61,7 +62,7 @@ def draw_activation_rates(
     Returns:
         One line that compares with the thesis.
     """
-    chosen, size = two_class_data(data, root, scale, thesis_data), scale_named(scale)
+    chosen, size = two_class_data(data, root, scale, thesis_data), scale_named(SCALES, scale)
     configurations = [
         {
             "experiment": "assumptions",

@@ -16,6 +16,7 @@ from theta0.papers.furusho2020thesis.evaluation import evaluation_losses
 from theta0.papers.furusho2020thesis.setting import (
     COLOURS,
     KINDS,
+    SCALES,
     SPEED_DEPTH,
     SURVIVAL,
     TITLES,
@@ -23,10 +24,10 @@ from theta0.papers.furusho2020thesis.setting import (
     half_squared_error,
     layer_draw,
     make_network,
-    scale_named,
     thesis_bounds,
     two_class_data,
 )
+from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Moment, Progress, Store, sweep, train_stacked
 
 RATES = ("1 / upper bound", "1 / λ measured")
@@ -62,7 +63,7 @@ def draw_speed(
     Returns:
         One line that compares with the thesis.
     """
-    chosen, size = two_class_data(data, root, scale, thesis_data), scale_named(scale)
+    chosen, size = two_class_data(data, root, scale, thesis_data), scale_named(SCALES, scale)
     configurations = [
         {
             "experiment": "speed",

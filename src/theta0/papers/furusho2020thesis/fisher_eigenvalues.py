@@ -14,6 +14,7 @@ from theta0.papers.drawing import finish, new_figure
 from theta0.papers.furusho2020thesis.eigenvalues import mean_eigenvalue, output_gradients, top_eigenvalue_of
 from theta0.papers.furusho2020thesis.setting import (
     COLOURS,
+    SCALES,
     SURVIVAL,
     WIDTH_SWEEP_DEPTH,
     Kind,
@@ -21,10 +22,10 @@ from theta0.papers.furusho2020thesis.setting import (
     fisher_bounds,
     layer_draw,
     make_network,
-    scale_named,
     two_class_data,
     whitened,
 )
+from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 
 Variant = Literal["resnet", "batch_norm", "batch_norm_constant", "exactly", "bernoulli"]
@@ -69,7 +70,7 @@ def draw_eigenvalues(
     Returns:
         One line that compares with the thesis.
     """
-    chosen, size = two_class_data(data, root, scale, thesis_data), scale_named(scale)
+    chosen, size = two_class_data(data, root, scale, thesis_data), scale_named(SCALES, scale)
     points = [point for axis in AXES for point in _points(axis, size)]
     configurations = [
         {

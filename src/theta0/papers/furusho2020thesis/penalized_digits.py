@@ -18,6 +18,7 @@ from theta0.papers.drawing import finish
 from theta0.papers.furusho2020thesis.penalized import Stack, stacked, train
 from theta0.papers.furusho2020thesis.penalized_digits_drawn import Penalties, accuracies, line, spectra, title
 from theta0.papers.models import he_perceptron, trained_autoencoder
+from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 from theta0.spectra import fourier_amplitude
 
@@ -90,9 +91,7 @@ def draw_digits(
     Raises:
         ValueError: there is no such scale.
     """
-    if scale not in SIZES:
-        raise ValueError(f"scale {scale!r} is not known: choose one of {list(SIZES)}")
-    size = SIZES[scale]
+    size = scale_named(SIZES, scale)
     chosen = load(data, root) if isinstance(data, str) else data or load("digits")
     chosen = two_classes(chosen, 0, 1)
     configuration = {

@@ -16,6 +16,7 @@ from theta0.papers.drawing import finish, new_figure
 from theta0.papers.furusho2020thesis.penalized import COLOURS, PENALTIES, TITLES, stacked, train
 from theta0.papers.furusho2020thesis.setting import half_squared_error
 from theta0.papers.models import he_perceptron
+from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 from theta0.spectra import fourier_amplitude
 
@@ -212,9 +213,7 @@ def summed(run: dict[str, Any], frequencies: tuple[int, ...], moment: int = -1) 
 
 
 def _size(scale: str) -> Size:
-    if scale not in SIZES:
-        raise ValueError(f"scale {scale!r} is not known: choose one of {list(SIZES)}")
-    return SIZES[scale]
+    return scale_named(SIZES, scale)
 
 
 def _sentence(runs: dict[str, Any], name: str) -> str:

@@ -18,6 +18,7 @@ from theta0.papers.furusho2020thesis.eigenvalues import DRAWS, top_eigenvalues
 from theta0.papers.furusho2020thesis.evaluation import evaluation_losses
 from theta0.papers.furusho2020thesis.setting import (
     KINDS,
+    SCALES,
     SURVIVAL,
     TITLES,
     WIDTH_SWEEP_DEPTH,
@@ -25,11 +26,11 @@ from theta0.papers.furusho2020thesis.setting import (
     half_squared_error,
     layer_draw,
     make_network,
-    scale_named,
     thesis_bounds,
     two_class_data,
     whitened,
 )
+from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Moment, Progress, Store, sweep, train_stacked
 from theta0.theory import max_learning_rate
 
@@ -90,7 +91,7 @@ def draw_rate_maps(
     Returns:
         One line that compares with the thesis.
     """
-    chosen, size = two_class_data(data, root, scale, thesis_data), scale_named(scale)
+    chosen, size = two_class_data(data, root, scale, thesis_data), scale_named(SCALES, scale)
     values = list(size.depths if axis == "depth" else size.widths)
     rates = np.logspace(-7, -1, size.rates).tolist()
     shapes = [(kind, value) for kind in KINDS for value in values]

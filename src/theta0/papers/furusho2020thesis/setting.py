@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 
 from theta0.papers.datasets import Dataset, load, pca_whiten, two_classes
 from theta0.papers.models import ThesisResNet, draw_kept_layers, thesis_start_
+from theta0.papers.scales import is_scale, scale_named
 from theta0.theory import FisherBounds, batch_norm_resnet_bounds, resnet_bounds, stochastic_depth_bounds
 
 Kind = Literal["resnet", "batch_norm", "stochastic_depth"]
@@ -68,23 +69,6 @@ SCALES: dict[str, Scale] = {
 }
 
 
-def scale_named(name: str) -> Scale:
-    """The size of an experiment by its name.
-
-    Args:
-        name: `smoke` (seconds), `laptop` (minutes) or `paper`.
-
-    Returns:
-        The sizes.
-
-    Raises:
-        ValueError: there is no such scale.
-    """
-    if name not in SCALES:
-        raise ValueError(f"scale {name!r} is not known: choose one of {list(SCALES)}")
-    return SCALES[name]
-
-
 def two_class_data(data: Dataset | str | None, root: str | Path | None, scale: str, thesis_data: str) -> Dataset:
     """Classes 0 and 1 of a data set, thinned to the scale's number of samples at even steps through the files.
 
@@ -97,9 +81,9 @@ def two_class_data(data: Dataset | str | None, root: str | Path | None, scale: s
     Returns:
         The data, not yet whitened.
     """
-    most = scale_named(scale).samples
+    most = scale_named(SCALES, scale).samples
     if data is None:
-        data = "digits" if scale == "smoke" else thesis_data
+        data = "digits" if is_scale(scale, "smoke") else thesis_data
     chosen = load(data, root) if isinstance(data, str) else data
     chosen = two_classes(chosen, 0, 1)
     train, test = (_even(len(x), most) for x in (chosen.train_x, chosen.test_x))

@@ -15,6 +15,7 @@ from theta0.papers.drawing import finish, new_figure
 from theta0.papers.kutsuna2019lcw.training import Plan, Source, plan_of, prepared, source_of, train
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS, start_
 from theta0.papers.models import deep_perceptron
+from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 
 _COLOURS = {"plain": "#7a7a7a", "absorbed": "#1f5a94", "absorbed, unit variance": "#3c7d3c", "LCW": "#c1521c"}
@@ -74,9 +75,7 @@ def biases(
     Raises:
         ValueError: there is no such scale.
     """
-    if scale not in SCALES:
-        raise ValueError(f"scale {scale!r} is not known: choose one of {list(SCALES)}")
-    size = SCALES[scale]
+    size = scale_named(SCALES, scale)
     source = source_of(data, root, size.data)
     runs = [
         {

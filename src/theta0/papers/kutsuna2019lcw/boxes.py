@@ -13,6 +13,7 @@ from theta0.papers.datasets import Dataset
 from theta0.papers.kutsuna2019lcw.training import Plan, prepared, source_of
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS, start_
 from theta0.papers.models import deep_perceptron
+from theta0.papers.scales import scale_named
 
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 # Ten of the hundred epochs of section 6.1, whose rate falls by 0.95 an epoch.
@@ -55,9 +56,7 @@ def scaled_data(data: Dataset | str | None, root: str | Path | None, scale: str)
     Raises:
         ValueError: there is no such scale.
     """
-    if scale not in SCALES:
-        raise ValueError(f"scale {scale!r} is not known: choose one of {list(SCALES)}")
-    size = SCALES[scale]
+    size = scale_named(SCALES, scale)
     return prepared(source_of(data, root, size.data), size.plan), size
 
 

@@ -16,6 +16,7 @@ from theta0.papers.kutsuna2019lcw.convolutional_figures import curves, points, s
 from theta0.papers.kutsuna2019lcw.training import Plan, Source, plan_of, prepared, source_of, train
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS, start_
 from theta0.papers.models import preactivation_resnet18, vgg19
+from theta0.papers.scales import is_scale, scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"VGG19": vgg19, "ResNet18": preactivation_resnet18}
@@ -86,10 +87,9 @@ def draw_convolutional(
     Raises:
         ValueError: there is no such scale.
     """
-    if scale not in SCALES:
-        raise ValueError(f"scale {scale!r} is not known: choose one of {list(SCALES)}")
+    scale_named(SCALES, scale)
     chosen: list[Dataset | str | None] = [data]
-    if data is None and scale == "paper":
+    if data is None and is_scale(scale, "paper"):
         chosen = list(_PAPER_DATA[name])
     lines = []
     for each in chosen:
@@ -112,10 +112,10 @@ def _draw(
     progress: Progress | None,
 ) -> str:
     """The same on one data set."""
-    size = SCALES[scale]
+    size = scale_named(SCALES, scale)
     source = source_of(data, root, size.data)
     label = source.label if isinstance(source, Dataset) else source[0]
-    longer = _CIFAR100 if scale == "paper" and label == "cifar100" else {}
+    longer = _CIFAR100 if is_scale(scale, "paper") and label == "cifar100" else {}
     configurations = [
         {
             "experiment": "convolutional",

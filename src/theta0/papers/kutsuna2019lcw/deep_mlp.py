@@ -16,6 +16,7 @@ from theta0.papers.kutsuna2019lcw.deep_mlp_figure import drawn, sentence
 from theta0.papers.kutsuna2019lcw.training import Plan, Source, plan_of, prepared, source_of, train
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS, Variant, start_
 from theta0.papers.models import deep_perceptron
+from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 
 _ACTIVATIONS = {"sigmoid": nn.Sigmoid, "relu": nn.ReLU}
@@ -89,9 +90,7 @@ def draw_perceptrons(
     Raises:
         ValueError: there is no such scale.
     """
-    if scale not in SCALES:
-        raise ValueError(f"scale {scale!r} is not known: choose one of {list(SCALES)}")
-    size = SCALES[scale]
+    size = scale_named(SCALES, scale)
     source = source_of(data, root, size.data)
     plan, (rate, floor) = size.plan, _RELU_RATES
     plan = replace(plan, rate=rate, floor=floor) if activation == "relu" else plan

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from theta0.papers.datasets import Dataset
 from theta0.papers.drawing import finish, new_figure
+from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Progress, Store
 from theta0.theory import expected_preactivation
 
@@ -45,9 +46,7 @@ def fig1(
     Raises:
         ValueError: there is no such scale.
     """
-    if scale not in _SIZES:
-        raise ValueError(f"scale {scale!r} is not known: choose one of {list(_SIZES)}")
-    size, generator = _SIZES[scale], torch.Generator().manual_seed(0)
+    size, generator = scale_named(_SIZES, scale), torch.Generator().manual_seed(0)
     weight = 2 * torch.rand(size, size, generator=generator, dtype=torch.float64) - 1
     activations = torch.rand(size, size, generator=generator, dtype=torch.float64)
     constrained = weight - weight.mean(1, keepdim=True)

@@ -106,3 +106,19 @@ IMAGENET = (
     ),
 )
 RECIPES = (*CIFAR10, *CIFAR100, *IMAGENET)
+
+
+def recipe_for(network: str, batch_norm: bool, classes: int) -> Recipe:
+    """The source's recipe for a network on CIFAR, or for the one of its kind where the network is smaller than any.
+
+    Args:
+        network: such as `resnet110`; `resnet20` takes ResNet-110's recipe, `wrn10-2` WRN-28-10's.
+        batch_norm: whether it has BN.
+        classes: CIFAR-100's recipe for a hundred, else CIFAR-10's.
+
+    Returns:
+        The recipe.
+    """
+    kind = network.rstrip("-0123456789")
+    recipes = CIFAR100 if classes == 100 else CIFAR10
+    return next(r for r in recipes if (r.network.rstrip("-0123456789"), r.batch_norm) == (kind, batch_norm))

@@ -20,7 +20,8 @@ NETWORKS: dict[str, Build] = {
     "wrn28-10": lambda **options: wide_resnet(28, 10, **options),
     "densenet100": lambda **options: cifar_densenet(100, **options),
 }
-STARTS = ("kaiming", "nio", "gradinit", "lsuv")
+PUBLISHED = "published nio"
+STARTS = ("kaiming", "nio", PUBLISHED, "gradinit", "lsuv")
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,16 @@ class Scale:
         networks: names in `NETWORKS`.
         seeds: of the start and the order of samples.
         batch: samples a step, in search and training.
-        search_steps: of NIO and GradInit; None takes the source's recipe for NIO, and as many for GradInit.
+        search_steps: of NIO and GradInit; None takes one pass over the training samples.
         search_batches: from which they are taken.
+        search_samples: that the published NIO's one pass goes over; None for all training samples.
         train_steps: updates before the test; None trains the source's epochs.
         rate: the first learning rate, cosine annealed (momentum 0.9, weight decay 1e-4, gradients clipped at norm 1
             without BN).
         train_samples: most training samples.
         test_samples: most test samples.
         augment: crop, flip and cutout.
+        starts: which are compared; "nio" is this library's default, "published nio" the source's Algorithm 3.
     """
 
     networks: tuple[str, ...]
@@ -46,35 +49,22 @@ class Scale:
     batch: int
     search_steps: int | None
     search_batches: int
+    search_samples: int | None
     train_steps: int | None
     rate: float
     train_samples: int
     test_samples: int
     augment: bool
+    starts: tuple[str, ...] = STARTS
 
 
 SCALES: dict[str, Scale] = {
-    "smoke": Scale(("resnet8",), 1, 32, 4, 4, 6, 0.1, 400, 100, False),
-    "laptop": Scale(("resnet20", "resnet32", "wrn10-2", "densenet22"), 3, 64, 30, 12, 150, 0.1, 20_000, 2_000, False),
-    "paper": Scale(("resnet110", "densenet100", "wrn28-10"), 4, 128, None, 390, None, 0.1, 50_000, 10_000, True),
+    "smoke": Scale(("resnet8",), 1, 32, 4, 4, 128, 6, 0.1, 400, 100, False),
+    "laptop": Scale(
+        ("resnet20", "resnet32", "wrn10-2", "densenet22"), 3, 64, 30, 12, 5_000, 150, 0.1, 20_000, 2_000, False
+    ),
+    "paper": Scale(("resnet110", "densenet100", "wrn28-10"), 4, 128, None, 390, None, None, 0.1, 50_000, 10_000, True),
 }
-
-
-def scale_named(name: str) -> Scale:
-    """The size of the comparison by its name.
-
-    Args:
-        name: `smoke` (seconds), `laptop` (an hour or two on one core) or `paper` (a GPU).
-
-    Returns:
-        The sizes.
-
-    Raises:
-        ValueError: there is no such scale.
-    """
-    if name not in SCALES:
-        raise ValueError(f"scale {name!r} is not known: choose one of {list(SCALES)}")
-    return SCALES[name]
 
 
 def network(name: str, channels: int, classes: int, batch_norm: bool, seed: int) -> nn.Module:

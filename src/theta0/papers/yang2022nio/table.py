@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from theta0.papers.datasets import Dataset, load, standardize
+from theta0.papers.scales import is_scale, scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
-from theta0.papers.yang2022nio.setting import STARTS, Scale, scale_named
+from theta0.papers.yang2022nio.setting import PUBLISHED, SCALES, Scale
 from theta0.papers.yang2022nio.training import run
 
 
@@ -42,8 +43,8 @@ def starts_table(
     Returns:
         The table as Markdown.
     """
-    size = scale_named(scale)
-    name = data if data is not None else ("digits" if scale == "smoke" else "cifar10")
+    size = scale_named(SCALES, scale)
+    name = data if data is not None else ("digits" if is_scale(scale, "smoke") else "cifar10")
     chosen = _thinned(load(name, root) if isinstance(name, str) else name, size)
     wanted = configurations(chosen, size)
     kept = store or Store(Path(out_dir) / "starts.jsonl")
@@ -81,6 +82,7 @@ def configurations(data: Dataset, size: Scale) -> list[Configuration]:
             "batch": size.batch,
             "search_steps": size.search_steps,
             "search_batches": size.search_batches,
+            **({"search_samples": size.search_samples} if start == PUBLISHED else {}),
             "train_steps": size.train_steps or epochs,
             "rate": size.rate,
             "clip": None if batch_norm else 1.0,
@@ -88,7 +90,7 @@ def configurations(data: Dataset, size: Scale) -> list[Configuration]:
         }
         for network in size.networks
         for batch_norm in (True, False)
-        for start in STARTS
+        for start in size.starts
         for seed in range(size.seeds)
     ]
 
@@ -108,8 +110,9 @@ def _markdown(wanted: Sequence[Configuration], results: Sequence[Mapping[str, An
     for c, result in zip(wanted, results, strict=True):
         groups.setdefault((c["network"], c["batch_norm"], c["start"]), []).append(result)
     lines = [
-        "| network | BN | start | test accuracy, % | GradCosine before | after | spread before | after | refused |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| network | BN | start | test accuracy, % | GradCosine before | after | spread before | after | refused | "
+        "gradients |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (name, batch_norm, start), runs in groups.items():
         cells = [_mean([100 * r["test_accuracy"] for r in runs], 1)]
@@ -117,7 +120,8 @@ def _markdown(wanted: Sequence[Configuration], results: Sequence[Mapping[str, An
             cells += [_mean([r[when].get(quantity, math.nan) for r in runs], 3) for when in ("before", "after")]
         refused = sum(r["refused"] is not None for r in runs)
         head = [name, "yes" if batch_norm else "no", start]
-        lines.append(f"| {' | '.join([*head, *cells, f'{refused} of {len(runs)}'])} |")
+        cost = f"{sum(r['search_cost'] for r in runs) / len(runs):.0f}"
+        lines.append(f"| {' | '.join([*head, *cells, f'{refused} of {len(runs)}', cost])} |")
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 """One run of the comparison: a start, its gradients, and the test accuracy after a fixed budget."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from theta0.initializers import initialize, unit_variance_
 from theta0.measurements import gradients
 from theta0.papers.datasets import Dataset
 from theta0.papers.sweeps import Configuration
-from theta0.papers.yang2022nio.appendix import CIFAR10, CIFAR100
-from theta0.papers.yang2022nio.setting import network
+from theta0.papers.yang2022nio.appendix import recipe_for
+from theta0.papers.yang2022nio.setting import PUBLISHED, network
 
 Batches = list[tuple[Tensor, Tensor]]
 _MEASURED = ("gradcosine", "gradient_norm_mean", "output_sample_std")  # over four disjoint parts of a batch
@@ -35,11 +36,13 @@ def run(data: Dataset, configuration: Configuration) -> dict[str, Any]:
         configuration["network"], data.train_x.shape[1], classes, configuration["batch_norm"], configuration["seed"]
     )
     order = torch.randperm(len(data.train_x), generator=torch.Generator().manual_seed(1000 + seed))
-    count = min(configuration["search_batches"], len(order) // batch - 1)
-    batches = [(data.train_x[part], data.train_y[part]) for part in torch.split(order, batch)[: count + 1]]
-    judge = [batches.pop()]  # not seen by any start's search
+    parts = [part for part in torch.split(order, batch) if len(part) == batch]
+    count = min(configuration["search_batches"], len(parts) - 1)
+    judge = _batches(data, [parts.pop(count)])  # not seen by any start's search
+    if configuration["start"] == PUBLISHED:
+        count = max(1, (configuration["search_samples"] or len(order)) // batch)
     before = _numbers(model, judge)
-    refused, cost = _start_(model, batches, configuration, len(order))
+    refused, cost = _start_(model, _batches(data, parts[:count]), configuration)
     after = _numbers(model, judge)
     losses = train_(model, data.train_x, data.train_y, configuration)
     accuracy, loss = _tested(model, data.test_x, data.test_y)
@@ -115,28 +118,25 @@ def augmented(x: Float[Tensor, "n c h w"], generator: torch.Generator) -> Float[
     return out
 
 
-def _start_(model: nn.Module, batches: Batches, configuration: Configuration, samples: int) -> tuple[str | None, float]:
+def _batches(data: Dataset, parts: Sequence[Int[Tensor, " batch"]]) -> Batches:
+    return [(data.train_x[part], data.train_y[part]) for part in parts]
+
+
+def _start_(model: nn.Module, batches: Batches, configuration: Configuration) -> tuple[str | None, float]:
     """Treat the Kaiming start; where a method refuses it stays as it is."""
-    start, steps = configuration["start"], configuration["search_steps"]
-    options: dict[str, Any] = {"steps": steps, "max_batches": None}
-    if steps is None:  # the source's recipe
-        recipe = next(
-            r
-            for r in (CIFAR100 if configuration["classes"] == 100 else CIFAR10)
-            if (r.network, r.batch_norm) == (configuration["network"], configuration["batch_norm"])
-        )
-        nio = recipe.keywords(samples)
-        options["steps"] = nio["steps"]
-    else:
-        nio = options
+    start, seed = configuration["start"], configuration["seed"]
+    options: dict[str, Any] = {"steps": configuration["search_steps"] or len(batches), "max_batches": None}
+    if start == PUBLISHED:
+        recipe = recipe_for(configuration["network"], configuration["batch_norm"], configuration["classes"])
+        options = recipe.keywords(len(batches) * recipe.batch)  # one pass
     try:
-        if start == "nio":
-            found = initialize("nio", model, batches, "cross_entropy", **nio, generator=configuration["seed"])
+        if start in ("nio", PUBLISHED):
+            found = initialize("nio", model, batches, "cross_entropy", **options, generator=seed)
         elif start == "gradinit":
             found = initialize("gradinit", model, batches, "cross_entropy", **options)
         else:
             if start == "lsuv":
-                unit_variance_(model, batches[:1], draw="orthogonal", generator=configuration["seed"])
+                unit_variance_(model, batches[:1], draw="orthogonal", generator=seed)
             return None, 0.0
     except ValueError as error:
         return str(error), 0.0
