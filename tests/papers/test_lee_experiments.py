@@ -11,11 +11,12 @@ from torch.nn import functional as F
 
 from theta0.papers.datasets import load, standardize
 from theta0.papers.lee2023mmd import ITEMS
+from theta0.papers.lee2023mmd import accuracies as accuracies_module
 from theta0.papers.lee2023mmd.degeneracies import shares
 from theta0.papers.lee2023mmd.fine_tuning import fine_tuned_accuracies
 from theta0.papers.lee2023mmd.neighbourhoods import neighbour_detachment
 from theta0.papers.lee2023mmd.setting import paired_interval
-from theta0.papers.lee2023mmd.starts import made_start, start, start_file
+from theta0.papers.lee2023mmd.starts import made_start, make_missing, start, start_file
 from theta0.papers.lee2023mmd.tasks import binary_groups, binary_tasks, whole_tasks
 from theta0.papers.models import draw_weights_, fully_connected, small_cnn
 
@@ -135,6 +136,29 @@ def test_a_start_is_made_once_and_found_again(digits, tmp_path):
     plain = made_start(digits, tmp_path, start(digits, "he", "none", 1, steps=0))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
     assert not torch.equal(first[1].weight, plain[1].weight)
+    assert not list(tmp_path.glob("*.checkpoint"))  # of no use once the start is there
+
+
+def test_steps_are_told_where_one_start_is_made_after_another(digits, tmp_path):
+    found = [start(digits, "he", "random labels", run, steps=150) for run in (0, 1)]
+    told: list[tuple[int, int]] = []
+    make_missing(digits, tmp_path, [*found, found[0]], progress=lambda done, of: told.append((done, of)))
+    assert told == [(100, 300), (150, 300), (250, 300), (300, 300)]
+    make_missing(digits, tmp_path, found, progress=lambda done, of: told.append((done, of)))
+    assert len(told) == 4
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "table5"])
+def test_tables_have_the_sources_values_beside_ours(name, digits, tmp_path, monkeypatch):
+    monkeypatch.setattr(accuracies_module, "ROWS", [r for r in accuracies_module.ROWS if r[2] != "random labels"][:2])
+    scale = "smoke,steps=1,grid_steps=1,perturbations=2,tasks=2,mini_batches=1,degenerates=(0.4,),scales=(0.5,)"
+    monkeypatch.setattr(accuracies_module, "_sentence", lambda *_: "")  # is about rows that are left out here
+    ITEMS[name](digits, scale=scale, out_dir=tmp_path)
+    text = (tmp_path / f"{name}.md").read_text()
+    expected = {"table1": "82.42 ± 0.72", "table2": "4.76 ± 0.88", "table3": "80.83 ± 1.03", "table4": "5.12 ± 1.20"}
+    assert expected.get(name, "5.48 ± 1.56") in text
+    assert "source" in text.splitlines()[0]
+    assert json.loads((tmp_path / f"{name}.json").read_text())
 
 
 @pytest.mark.slow

@@ -10,27 +10,15 @@ from jaxtyping import Float
 from theta0.papers.datasets import Dataset
 from theta0.papers.drawing import finish_table
 from theta0.papers.lee2023mmd.fine_tuning import fine_tuned_accuracies
-from theta0.papers.lee2023mmd.setting import image_data, paired_interval, scale_named, store_in
-from theta0.papers.lee2023mmd.starts import Method, made_start, make_missing, start
+from theta0.papers.lee2023mmd.published import ACCURACIES, LABELS, SPREADS, Row, Value, words
+from theta0.papers.lee2023mmd.setting import SCALES, image_data, paired_interval, store_in
+from theta0.papers.lee2023mmd.starts import made_start, make_missing, start
 from theta0.papers.lee2023mmd.tasks import binary_tasks
 from theta0.papers.models import Draw
+from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 
-Row = tuple[Draw, bool, Method]
-SOURCE: dict[Row, tuple[float, float, float, float]] = {  # Table 1's means for N = 5, 10, 20, 40
-    ("xavier", False, "mmd"): (82.42, 85.98, 90.07, 92.48),
-    ("xavier", False, "none"): (79.63, 83.70, 87.54, 90.91),
-    ("xavier", False, "random labels"): (76.81, 83.34, 87.53, 90.88),
-    ("xavier", True, "none"): (77.09, 83.50, 88.00, 91.48),
-    ("xavier", True, "random labels"): (78.87, 84.38, 88.71, 91.57),
-    ("he", False, "mmd"): (82.27, 86.46, 89.69, 92.61),
-    ("he", False, "none"): (79.17, 83.41, 87.96, 91.34),
-    ("he", False, "random labels"): (77.41, 83.52, 87.31, 90.66),
-    ("he", True, "none"): (76.89, 83.01, 88.01, 91.55),
-    ("he", True, "random labels"): (78.82, 85.33, 89.15, 92.14),
-}
-ROWS = tuple(SOURCE)
-_COLUMNS = (5, 10, 20, 40)
+ROWS = tuple(ACCURACIES)
 
 
 def tabulate_accuracies(
@@ -61,7 +49,7 @@ def tabulate_accuracies(
     Returns:
         One line that compares with the source.
     """
-    chosen, size = image_data(data, root, scale), scale_named(scale)
+    chosen, size = image_data(data, root, scale), scale_named(SCALES, scale)
     described = {
         (row, run): start(
             chosen, row[0], row[2], run, steps=size.steps, batch_norm=row[1], perturbations=size.perturbations
@@ -87,9 +75,12 @@ def tabulate_accuracies(
         for labels in size.labels
     }
     numbers = [_numbers(row, labels, table) for row in ROWS for labels in size.labels]
-    cell = _mean if name == "table1" else _spread
-    rows = [[*_words(row), *(cell(table[row, labels]) for labels in size.labels)] for row in ROWS]
-    header = ["model", "draw", "pre-trained", *(f"N = {n}" for n in size.labels)]
+    cell, published = (_mean, ACCURACIES) if name == "table1" else (_spread, SPREADS)
+    rows = [
+        [*_words(row), *(part for n in size.labels for part in (cell(table[row, n]), words(_of(published, row, n))))]
+        for row in ROWS
+    ]
+    header = ["model", "draw", "pre-trained", *(part for n in size.labels for part in (f"N = {n}", "source"))]
     finish_table(header, rows, {"rows": numbers}, out_dir, name)
     return f"{name}, {chosen.label}, {size.steps} steps: {_sentence(name, table, size.labels[0])}"
 
@@ -136,7 +127,6 @@ def paired(table: _Table, row: Row, labels: int) -> tuple[float, float]:
 def _numbers(row: Row, labels: int, table: _Table) -> dict[str, Any]:
     runs = table[row, labels]
     gain, half = paired(table, row, labels)
-    published = SOURCE[row][_COLUMNS.index(labels)] if labels in _COLUMNS else None
     return {
         "draw": row[0],
         "batch_norm": row[1],
@@ -148,8 +138,13 @@ def _numbers(row: Row, labels: int, table: _Table) -> dict[str, Any]:
         "gain": gain,
         "gain_half_interval": half,
         "gain_by_run": (runs - table[(row[0], row[1], "none"), labels]).mean(1).tolist(),
-        "source": published,
+        "source": _of(ACCURACIES, row, labels),
+        "source_spread_over_tasks": _of(SPREADS, row, labels),
     }
+
+
+def _of(published: dict[Row, tuple[Value, ...]], row: Row, labels: int) -> Value | None:
+    return published[row][LABELS.index(labels)] if labels in LABELS else None
 
 
 def _words(row: Row) -> tuple[str, str, str]:
@@ -169,16 +164,19 @@ def _with_deviation(values: Float[np.ndarray, " runs"]) -> str:
 
 
 def _sentence(name: str, table: _Table, labels: int) -> str:
-    parts, column = [], _COLUMNS.index(labels)
+    parts = []
     draws: tuple[Draw, ...] = ("xavier", "he")
+    published = ACCURACIES if name == "table1" else SPREADS
     for draw in draws:
         row: Row = (draw, False, "mmd")
         plain: Row = (draw, False, "none")
+        source = [value[0] for r in (plain, row) if (value := _of(published, r, labels)) is not None]
         if name == "table2":
-            ours, theirs = (float(table[r, labels].std(1, ddof=1).mean()) for r in (row, plain))
-            parts.append(f"{draw}: spread over tasks {theirs:.2f} without, {ours:.2f} with")
+            ours = [float(table[r, labels].std(1, ddof=1).mean()) for r in (plain, row)]
+            beside = " (source {:.2f} and {:.2f})".format(*source) if source else ""
+            parts.append("{}: spread over tasks {:.2f} without, {:.2f} with{}".format(draw, *ours, beside))
             continue
         gain, half = paired(table, row, labels)
-        source = SOURCE[row][column] - SOURCE[plain][column]
-        parts.append(f"{draw}: {gain:+.2f} ± {half:.2f} points over no pre-training, source {source:+.2f}")
+        beside = f", source {source[1] - source[0]:+.2f}" if source else ""
+        parts.append(f"{draw}: {gain:+.2f} ± {half:.2f} points over no pre-training{beside}")
     return f"N = {labels}, " + "; ".join(parts)

@@ -10,9 +10,10 @@ from jaxtyping import Float
 from theta0.papers.datasets import Dataset
 from theta0.papers.drawing import finish_table
 from theta0.papers.lee2023mmd.fine_tuning import fine_tuned_accuracies
-from theta0.papers.lee2023mmd.setting import image_data, paired_interval, scale_named, store_in
+from theta0.papers.lee2023mmd.setting import SCALES, image_data, paired_interval, store_in
 from theta0.papers.lee2023mmd.starts import Method, made_start, make_missing, start
 from theta0.papers.lee2023mmd.tasks import whole_tasks
+from theta0.papers.scales import is_scale, scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 
 METHODS: tuple[Method, ...] = ("none", "mmd", "random labels")
@@ -46,7 +47,7 @@ def cnn(
         One line of paired differences.
     """
     chosen = image_data(data or "digits", root, scale, over="all")
-    size, folder = scale_named(scale), str(Path(out_dir) / "starts")
+    size, folder = scale_named(SCALES, scale), str(Path(out_dir) / "starts")
     described = {
         (method, run): start(
             chosen, "he", method, run, steps=size.cnn_steps, convolutional=True, perturbations=size.perturbations
@@ -55,7 +56,7 @@ def cnn(
         for run in range(size.runs)
     }
     make_missing(chosen, folder, list(described.values()), backend=backend, jobs=jobs, progress=progress)
-    labels = (5,) if scale == "smoke" else (5, 10, 20, 40)
+    labels = (5,) if is_scale(scale, "smoke") else (5, 10, 20, 40)
     wanted = {
         (method, run, count, epochs): {
             "experiment": "cnn",

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from theta0.measurements import dead_units, neighbours
 from theta0.papers.datasets import Dataset
 from theta0.papers.drawing import finish_table
-from theta0.papers.lee2023mmd.setting import BATCH, image_data, scale_named, store_in
+from theta0.papers.lee2023mmd.published import DEAD, DEGENERATE, Value, words
+from theta0.papers.lee2023mmd.setting import BATCH, SCALES, image_data, store_in
 from theta0.papers.lee2023mmd.starts import made_start, make_missing, start
+from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 
 PAIRS = ((0.0, 0.0), (0.4, 0.0), (0.0, 1.0), (0.4, 1.0))
-SOURCE_DEGENERATE = (89.32, 0.41, 80.83, 1.39)
-SOURCE_DEAD = {(0.0, 0.0): (52.11, 63.88, 80.08), (0.4, 0.0): (1.96, 21.81, 8.21), (0.4, 1.0): (3.75, 5.12, 0.02)}
 
 
 def tabulate_degeneracies(
@@ -50,7 +50,7 @@ def tabulate_degeneracies(
     Returns:
         One line that compares with the source.
     """
-    chosen, size = image_data(data, root, scale), scale_named(scale)
+    chosen, size = image_data(data, root, scale), scale_named(SCALES, scale)
     plain = start(chosen, "xavier", "none", 0, steps=0)
     described = [
         plain,
@@ -72,9 +72,13 @@ def tabulate_degeneracies(
     )
     labels = [("before", "pre-training"), *((f"{degenerate:g}", f"{detachment:g}") for degenerate, detachment in PAIRS)]
     keys = ("degenerate", "constant") if name == "table3" else tuple(f"dead_{layer}" for layer in (1, 2, 3))
-    rows = [[*label, *(_cell(found[key]) for key in keys)] for label, found in zip(labels, results, strict=True)]
-    header = ["λ", "ξ", *(f"{key.replace('_', ' ')} (%)" for key in keys)]
-    finish_table(header, rows, {"starts": described, "results": results}, out_dir, name)
+    sources = [(None,) * len(keys), *(_published(name, pair) for pair in PAIRS)]
+    rows = [
+        [*label, *(part for key, value in zip(keys, source, strict=True) for part in (_cell(found[key]), words(value)))]
+        for label, found, source in zip(labels, results, sources, strict=True)
+    ]
+    header = ["λ", "ξ", *(part for key in keys for part in (f"{key.replace('_', ' ')} (%)", "source"))]
+    finish_table(header, rows, {"starts": described, "results": results, "source": sources}, out_dir, name)
     return f"{name}, {chosen.label}, {size.steps} steps: {_sentence(name, results[1:])}"
 
 
@@ -171,13 +175,16 @@ def _cell(values: Sequence[float]) -> str:
     return "{:.2f} ± {:.2f}".format(*mean_and_deviation(values))
 
 
+def _published(name: str, pair: tuple[float, float]) -> tuple[Value | None, ...]:
+    """The source's values for the columns of a table; it does not count constant neighbours."""
+    return (DEGENERATE[pair], None) if name == "table3" else DEAD.get(pair, (None,) * 3)
+
+
 def _sentence(name: str, results: Sequence[dict[str, list[float]]]) -> str:
     parts = []
-    for pair, found, source in zip(PAIRS, results, SOURCE_DEGENERATE, strict=True):
-        words = "λ = {:g}, ξ = {:g}".format(*pair)
-        if name == "table3":
-            parts.append(f"{words}: {mean_and_deviation(found['degenerate'])[0]:.1f} % (source {source:.1f} %)")
-        elif pair in SOURCE_DEAD:
-            dead = ", ".join(f"{mean_and_deviation(found[f'dead_{layer}'])[0]:.1f}" for layer in (1, 2, 3))
-            parts.append(f"{words}: {dead} % (source {', '.join(f'{x:.1f}' for x in SOURCE_DEAD[pair])} %)")
+    for pair, found in zip(PAIRS, results, strict=True):
+        keys = ("degenerate",) if name == "table3" else ("dead_1", "dead_2", "dead_3")
+        ours = ", ".join(f"{mean_and_deviation(found[key])[0]:.1f}" for key in keys)
+        source = ", ".join(f"{value[0]:.1f}" for value in _published(name, pair) if value is not None)
+        parts.append("λ = {:g}, ξ = {:g}: {} % (source {})".format(*pair, ours, f"{source} %" if source else "none"))
     return "; ".join(parts)

@@ -15,8 +15,9 @@ from theta0.initializers import MmdStep, mmd_
 from theta0.measurements import jacobians, neighbours, perturbed_outputs
 from theta0.papers.datasets import Dataset
 from theta0.papers.drawing import finish, new_figure
-from theta0.papers.lee2023mmd.setting import image_data, scale_named, store_in, unlabelled
+from theta0.papers.lee2023mmd.setting import SCALES, image_data, store_in, unlabelled
 from theta0.papers.lee2023mmd.starts import drawn_start, made_start, start
+from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 
 _PANELS = 4
@@ -53,7 +54,7 @@ def fig1(
     Returns:
         One line that compares with the source.
     """
-    chosen, size = image_data(data, root, scale), scale_named(scale)
+    chosen, size = image_data(data, root, scale), scale_named(SCALES, scale)
     after = start(
         chosen, "xavier", "mmd", 0, steps=size.steps, perturbations=size.perturbations, weights=(1.0, 0.0, 0.0)
     )
@@ -126,7 +127,7 @@ def fig2(
     Returns:
         One line that compares with the source.
     """
-    chosen, size = image_data(data, root, scale), scale_named(scale)
+    chosen, size = image_data(data, root, scale), scale_named(SCALES, scale)
     wanted = {"experiment": "detachment", "start": start(chosen, "xavier", "none", 0, steps=0), "steps": size.steps}
     compute = partial(detachment_curves, chosen)
     (found,) = sweep(compute, [wanted], store=store_in(out_dir, store), backend=backend, jobs=jobs, progress=progress)

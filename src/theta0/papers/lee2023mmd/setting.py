@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from theta0.papers.datasets import Dataset, load, standardize
+from theta0.papers.scales import is_scale, scale_named
 from theta0.papers.sweeps import Store
 
 BATCH = 32
@@ -56,23 +57,6 @@ SCALES: dict[str, Scale] = {
 }
 
 
-def scale_named(name: str) -> Scale:
-    """The size of an experiment by its name.
-
-    Args:
-        name: `smoke` (seconds), `laptop` (hours) or `paper`.
-
-    Returns:
-        The sizes.
-
-    Raises:
-        ValueError: there is no such scale.
-    """
-    if name not in SCALES:
-        raise ValueError(f"scale {name!r} is not known: choose one of {list(SCALES)}")
-    return SCALES[name]
-
-
 def image_data(
     data: Dataset | str | None,
     root: str | Path | None,
@@ -93,9 +77,9 @@ def image_data(
     Returns:
         The data.
     """
-    scale_named(scale)
+    scale_named(SCALES, scale)
     if data is None:
-        data = "digits" if scale == "smoke" else "mnist"
+        data = "digits" if is_scale(scale, "smoke") else "mnist"
     return standardize(load(data, root) if isinstance(data, str) else data, over=over)
 
 

@@ -1,6 +1,6 @@
 """The starts that are compared, pre-trained once each and kept in files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +10,7 @@ from torch import nn
 
 from theta0 import load_start_, save_start
 from theta0.initializers import Mmd, MmdStep, RandomLabels, RandomLabelStep, initialize
+from theta0.jobs import processes
 from theta0.papers.datasets import Dataset
 from theta0.papers.lee2023mmd.setting import unlabelled
 from theta0.papers.models import Draw, draw_weights_, fully_connected, small_cnn
@@ -60,7 +61,9 @@ def start(
     return found
 
 
-def made_start(data: Dataset, folder: str | Path, description: Configuration) -> nn.Module:
+def made_start(
+    data: Dataset, folder: str | Path, description: Configuration, tell: Callable[[int], None] | None = None
+) -> nn.Module:
     """A start, pre-trained or read from the file that an earlier call left.
 
     An interrupted pre-training goes on where its last hundred steps ended.
@@ -69,6 +72,7 @@ def made_start(data: Dataset, folder: str | Path, description: Configuration) ->
         data: the data set of the description.
         folder: where starts are kept.
         description: from `start`.
+        tell: called with the number of steps made after each hundred of a pre-training.
 
     Returns:
         The network, in training mode.
@@ -80,8 +84,10 @@ def made_start(data: Dataset, folder: str | Path, description: Configuration) ->
     if file.is_file():
         return load_start_(model, file)
     file.parent.mkdir(parents=True, exist_ok=True)
-    pretrain_(model, data, description, file.with_suffix(".checkpoint"))
+    checkpoint = file.with_suffix(".checkpoint")
+    pretrain_(model, data, description, checkpoint, tell)
     save_start(model, file, method=description["method"])
+    checkpoint.unlink(missing_ok=True)
     return model
 
 
@@ -102,11 +108,18 @@ def make_missing(
         descriptions: from `start`; those without pre-training are left out.
         backend: joblib's.
         jobs: how many at once.
-        progress: called with how many are done, and of how many.
+        progress: called with how many are done, and of how many; steps, where one start is made after another.
     """
-    missing = [d for d in descriptions if d["method"] != "none" and not start_file(folder, d).is_file()]
-    if missing:
-        sweep(partial(_make, data, str(folder)), missing, backend=backend, jobs=jobs, progress=progress)
+    wanted = {start_file(folder, d): d for d in descriptions if d["method"] != "none"}
+    missing = [description for file, description in wanted.items() if not file.is_file()]
+    if progress is None or processes(jobs, backend) > 1:
+        if missing:
+            sweep(partial(_make, data, str(folder)), missing, backend=backend, jobs=jobs, progress=progress)
+        return
+    made, total = 0, sum(description["steps"] for description in missing)
+    for description in missing:
+        made_start(data, folder, description, lambda steps, before=made: progress(before + steps, total))
+        made += description["steps"]
 
 
 def _make(data: Dataset, folder: str, description: Configuration) -> None:
@@ -133,7 +146,13 @@ def drawn_start(data: Dataset, description: Configuration) -> nn.Module:
     return draw_weights_(model, description["draw"], generator=generator)
 
 
-def pretrain_(model: nn.Module, data: Dataset, description: Configuration, checkpoint: Path) -> nn.Module:
+def pretrain_(
+    model: nn.Module,
+    data: Dataset,
+    description: Configuration,
+    checkpoint: Path,
+    tell: Callable[[int], None] | None = None,
+) -> nn.Module:
     """Pre-train as described, on inputs alone.
 
     Args:
@@ -141,6 +160,7 @@ def pretrain_(model: nn.Module, data: Dataset, description: Configuration, check
         data: whose training inputs are used.
         description: from `start`.
         checkpoint: where an interrupted run is kept; the means of every hundred steps go beside it.
+        tell: called with the number of steps made after each hundred.
 
     Returns:
         The network.
@@ -149,7 +169,7 @@ def pretrain_(model: nn.Module, data: Dataset, description: Configuration, check
     history = history_store(checkpoint)
     if description["method"] == "random labels":
         labels = initialize(
-            "random-labels", model, batches, steps=steps, generator=seed, progress=_Windows(history, ("loss",))
+            "random-labels", model, batches, steps=steps, generator=seed, progress=_Windows(history, ("loss",), tell)
         )
         return _kept(model, history, labels, _labels_result(labels))
     uniformity, degenerate, detachment = description["weights"]
@@ -164,7 +184,7 @@ def pretrain_(model: nn.Module, data: Dataset, description: Configuration, check
         detachment=detachment,
         steps=steps,
         generator=seed,
-        progress=_Windows(history, ("loss", "uniformity", "degenerate", "detachment")),
+        progress=_Windows(history, ("loss", "uniformity", "degenerate", "detachment"), tell),
         checkpoint=checkpoint,
     )
     return _kept(model, history, done, _mmd_result(done))
@@ -205,8 +225,10 @@ def start_file(folder: str | Path, description: Configuration) -> Path:
 class _Windows:  # a class because it adds up between calls
     """Writes the mean of each hundred steps to a store."""
 
-    def __init__(self, store: Store, names: tuple[str, ...], window: int = 100) -> None:
-        self.store, self.names, self.window = store, names, window
+    def __init__(
+        self, store: Store, names: tuple[str, ...], tell: Callable[[int], None] | None, window: int = 100
+    ) -> None:
+        self.store, self.names, self.tell, self.window = store, names, tell, window
         self.sums, self.count = dict.fromkeys(names, 0.0), 0
 
     def __call__(self, step: MmdStep | RandomLabelStep) -> None:
@@ -217,6 +239,8 @@ class _Windows:  # a class because it adds up between calls
         if step.step % self.window == 0 or step.step == step.steps:
             self.store.append({"step": step.step}, {name: total / self.count for name, total in self.sums.items()})
             self.sums, self.count = dict.fromkeys(self.names, 0.0), 0
+            if self.tell is not None:
+                self.tell(step.step)
 
 
 def _mmd_result(done: Mmd) -> dict[str, Any]:
