@@ -7,6 +7,7 @@ from theta0.papers.kutsuna2019lcw.activations import fig2, fig3
 from theta0.papers.kutsuna2019lcw.chains import fig4
 from theta0.papers.kutsuna2019lcw.convolutional import fig6, table1
 from theta0.papers.kutsuna2019lcw.deep_mlp import fig5, relu
+from theta0.papers.kutsuna2019lcw.settings import settings
 from theta0.papers.kutsuna2019lcw.stripes import fig1
 
 ITEMS: dict[str, Callable[..., str]] = {
@@ -18,5 +19,6 @@ ITEMS: dict[str, Callable[..., str]] = {
     "fig5": fig5,
     "fig6": fig6,
     "table1": table1,
+    "settings": settings,  # not in the source: its CWN, SL and WN in several readings at several rates
     "relu": relu,  # not in the source: thirty ReLU layers
 }

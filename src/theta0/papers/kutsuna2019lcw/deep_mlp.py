@@ -140,7 +140,7 @@ def run(source: Source, configuration: Configuration) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(configuration["seed"])
     with torch.random.fork_rng():
         torch.manual_seed(configuration["seed"])  # spectral normalization's first vectors; put back on leaving
-        model = _network(variant, configuration, data, generator)
+        model = network(variant, configuration, data, generator)
         result: dict[str, Any] = {"label": data.label, "classes": int(data.train_y.max()) + 1}
         result["start"] = start_measured(model, data, plan.batch)
         if configuration["trained"]:
@@ -149,7 +149,18 @@ def run(source: Source, configuration: Configuration) -> dict[str, Any]:
     return result
 
 
-def _network(variant: Variant, configuration: Configuration, data: Dataset, generator: Generator) -> nn.Module:
+def network(variant: Variant, configuration: Configuration, data: Dataset, generator: Generator) -> nn.Module:
+    """The deep perceptron under a normalisation, at its start.
+
+    Args:
+        variant: which.
+        configuration: `depth`, `width`, `activation`, `plan`.
+        data: from `prepared`; a minibatch of it sets the starts by data.
+        generator: source of weights and minibatch.
+
+    Returns:
+        The network.
+    """
     model = deep_perceptron(
         data.train_x[0].numel(),
         int(data.train_y.max()) + 1,

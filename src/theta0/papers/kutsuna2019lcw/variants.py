@@ -1,11 +1,13 @@
 """The normalisations that section 6 of kutsuna2019lcw compares, and the start that each is given."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from theta0.initializers import unit_variance_, weight_norm_start_
 from theta0.layers import Standardization
@@ -27,6 +29,9 @@ class Variant:
         before: makes what normalises the preactivations.
         after: makes what normalises the activations.
         colour: of its curve.
+        long: whether the directions v of normalised weights start as long as the weights g · v / ‖v‖ themselves.
+        unit_gain: whether gains are 1 and stay there.
+        whole: whether the last layer's weights are like the others'.
     """
 
     start: Start
@@ -34,6 +39,9 @@ class Variant:
     weights: Weights | None = None
     before: Callable[[int], nn.Module] | None = None
     after: Callable[[int], nn.Module] | None = None
+    long: bool = False
+    unit_gain: bool = False
+    whole: bool = False
 
 
 VARIANTS: dict[str, Variant] = {
@@ -54,6 +62,19 @@ VARIANTS: dict[str, Variant] = {
     "BN+SL": Variant("glorot", "#3c7d3c", before=nn.BatchNorm1d, after=STANDARDIZATION),
 }
 
+# What else could be meant where the source trains and we do not (CWN, SL), and WN beside it.
+SETTINGS: dict[str, Variant] = {
+    "SL": VARIANTS["SL"],
+    "SL, no scale": replace(VARIANTS["SL"], after=Standardization),
+    "CWN": VARIANTS["CWN"],
+    "CWN, last layer too": replace(VARIANTS["CWN"], whole=True),
+    "CWN, gain 1": replace(VARIANTS["CWN"], start="glorot", unit_gain=True),
+    "CWN, v as long as w": replace(VARIANTS["CWN"], long=True),
+    "WN": VARIANTS["WN"],
+    "WN, v as long as w": replace(VARIANTS["WN"], long=True),
+    "LCW": VARIANTS["LCW"],
+}
+
 
 def start_(model: nn.Module, variant: Variant, batches: list[Any]) -> nn.Module:
     """Put a variant's weights and start onto a network with Glorot's weights (kutsuna2019lcw, section 6.1).
@@ -71,9 +92,25 @@ def start_(model: nn.Module, variant: Variant, batches: list[Any]) -> nn.Module:
     """
     if variant.weights is not None:
         last = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)][-1]
-        parametrize_(model, variant.weights, skip=[last])
+        parametrize_(model, variant.weights, skip=[] if variant.whole else [last])
     if variant.start == "unit-variance":
         unit_variance_(model, batches)
     if variant.start == "data-dependent":
         weight_norm_start_(model, batches)
+    with torch.no_grad():
+        for layer in normalised_layers(model):
+            gain = layer.parametrizations.weight.original0
+            if variant.unit_gain:
+                gain.fill_(1.0).requires_grad_(False)
+            if variant.long:
+                layer.weight = layer.weight.clone()  # gain and direction of a weight are its length and itself
     return model
+
+
+def normalised_layers(model: nn.Module) -> list[Any]:
+    """The layers whose weights are a gain times a direction (WN, CWN)."""
+    return [m for m in model.modules() if parametrize.is_parametrized(m, "weight") and _has_gain(m)]
+
+
+def _has_gain(layer: Any) -> bool:
+    return hasattr(layer.parametrizations.weight, "original1")
