@@ -63,7 +63,7 @@ def test_it_makes_neighbours_more_uniform(short_windows):
 def test_labels_play_no_part():
     bare, labelled = classifier(), classifier()
     mmd_(bare, batches(), steps=4, **QUICK)
-    mmd_(labelled, [(x, torch.zeros(len(x))) for x in batches()], steps=4, **QUICK)
+    mmd_(labelled, [(x, torch.zeros(len(x), dtype=torch.long)) for x in batches()], steps=4, **QUICK)
     assert torch.equal(weights_of(bare), weights_of(labelled))
 
 
@@ -344,6 +344,9 @@ def half_frozen():
         ({"model": nn.Linear(6, 1)}, "at least two logits"),
         ({"model": nn.Sequential(nn.Linear(6, 3), nn.Flatten(0))}, "at least two logits"),
         ({"model": nn.LazyLinear(3)}, "lazy"),
+        ({"loss": "mse"}, "expected a classifier of two classes or more, got the loss 'mse'"),
+        ({"loss": nn.HuberLoss(), "batches": [(normal(8, 6), normal(8, 3))]}, "a classifier .* got the loss HuberLoss"),
+        ({"batches": [(normal(8, 6), normal(8, 3))]}, "a classifier .* got targets of type torch.float32"),
         ({"model": nn.Linear(6, 3).requires_grad_(False)}, "requires a gradient"),
         ({"batches": [normal(1, 6)]}, "at least two samples"),
         ({"batches": [*batches(4), normal(1, 6)], "steps": 5}, "batch 4: expected at least two"),

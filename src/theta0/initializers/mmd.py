@@ -19,6 +19,7 @@ from theta0._ranks import from_first, gathered, ranks, share, summed
 from theta0._state import steady, twice_differentiable
 from theta0._training import count_gradients, make_optimizer
 from theta0._weights import put_values, trained_parameters
+from theta0.initializers.classifiers import require_classes
 from theta0.initializers.mmd_checkpoint import (
     WINDOW,
     Progress,
@@ -189,7 +190,7 @@ def mmd(
     Args:
         model: a classifier that returns samples × at least two logits; changed in place.
         batches: re-iterable; bare inputs or with targets, which are not used. All of it is read.
-        loss: ignored; every initializer takes the same arguments.
+        loss: the training's, which must be a classifier's where it is given; it is not used.
         perturbations: perturbed models a step, and uniform points a sample.
         scale: s; weights get s / √fan-in, biases s / √fan-out.
         uniformity: the weight of L_uni.
@@ -231,6 +232,7 @@ def mmd(
     inner = initialised(model)
     trained = trained_parameters(inner)
     judged = load_batches(batches, inner, max_batches=_JUDGED)
+    require_classes(judged[0], loss)
     for batch in judged:
         _require_several(batch)
     seed = from_first(streams(generator)("mmd").initial_seed())

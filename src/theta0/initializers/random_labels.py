@@ -17,6 +17,7 @@ from theta0._state import preserve_state
 from theta0._trace.interpreter import without_checkpoints
 from theta0._training import make_optimizer
 from theta0._weights import put_values, trained_parameters
+from theta0.initializers.classifiers import require_classes
 from theta0.initializers.mmd import NOT_TRAINABLE, check_options
 from theta0.initializers.mmd_checkpoint import WINDOW, Progress, close_window, long_enough
 
@@ -78,7 +79,7 @@ def random_labels(
     Args:
         model: a classifier that returns samples × at least two logits; changed in place, trained in the mode found.
         batches: re-iterable; bare inputs or with targets. All of it is read, over and over.
-        loss: ignored; every initializer takes the same arguments.
+        loss: the training's, which must be a classifier's where it is given; it is not used.
         steps: how many.
         learning_rate: of Adam.
         generator: a seed, a generator or None.
@@ -96,7 +97,7 @@ def random_labels(
     """
     check_options({"steps": (steps, 0)}, {"learning_rate": learning_rate})
     inner = initialised(model)
-    load_batches(batches, inner, max_batches=1)
+    require_classes(load_batches(batches, inner, max_batches=1)[0], loss)
     tensors = [*trained_parameters(inner), *inner.buffers()]
     state = Progress([tensor.detach().clone() for tensor in tensors])
     interrupted = False
