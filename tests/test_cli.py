@@ -417,6 +417,21 @@ def test_reproduce_names_what_it_knows():
         assert "Traceback" not in wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["kutsuna2019lcw", "fig1", "--device", "nowhere"], "expected a device that torch finds here, got 'nowhere'"),
+        (["furusho2020thesis", "fig17", "--device", "cuda"], "expected cpu for furusho2020thesis"),
+        (["kutsuna2019lcw", "fig5", "--device", "cuda", "--jobs", "2"], "a device is for one process"),
+        (["kutsuna2019lcw", "fig1", "--scale", "laptop,steps=3"], "there is no size 'steps' here"),
+    ],
+)
+def test_reproduce_refuses_what_it_cannot_do(arguments, words, tmp_path):
+    done = inside("reproduce", *arguments, "--out", tmp_path)
+    assert done.exit_code == 2
+    assert words in " ".join(done.stderr.split())
+
+
 def test_reproduce_at_smoke_scale_compares_with_nothing(tmp_path):
     done = inside("reproduce", "kutsuna2019lcw", "fig1", "--scale", "smoke", "--out", tmp_path)
     assert done.exit_code == 0, done.stderr

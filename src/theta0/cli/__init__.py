@@ -266,6 +266,7 @@ def reproduce(
     data: Annotated[Path | None, typer.Option(help="Folder with the data sets' standard files.", metavar="DIR")] = None,
     dataset: Annotated[str | None, typer.Option(help="digits, mnist, cifar10 …; default: the source's.")] = None,
     out: Annotated[Path, typer.Option(help="Where the picture and the numbers go.", metavar="DIR")] = Path("build"),
+    device: Annotated[str, typer.Option(help="Where networks are trained: cpu, cuda, cuda:1, mps.")] = "cpu",
     jobs: JobsOption = None,
     backend: BackendOption = None,
     traceback: Annotated[bool, typer.Option("--traceback", help="On an error, show where it arose.")] = False,
@@ -278,6 +279,7 @@ def reproduce(
 
         from theta0.jobs import cluster
         from theta0.papers import PAPERS
+        from theta0.papers.devices import computing_on
         from theta0.papers.scales import is_scale
 
         if paper not in PAPERS:
@@ -292,7 +294,12 @@ def reproduce(
             def advance(done: int, total: int) -> None:
                 tell(f"{paper} {item}: {done} of {total}", done / total)
 
-            with cluster(backend, jobs) as name:
+            if device != "cpu" and (paper == "furusho2020thesis" or backend is not None or jobs not in (None, 1)):
+                raise ValueError(
+                    f"--device: expected cpu for furusho2020thesis, whose networks are small, and with --jobs or "
+                    f"--backend, got {device!r}: a device is for one process"
+                )
+            with cluster(backend, jobs) as name, computing_on(device):
                 line = items[item](dataset, data, scale=scale, out_dir=out, jobs=jobs, backend=name, progress=advance)
             if is_scale(scale, "smoke"):
                 line += "; smoke scale: whether it runs, not comparable with the source"

@@ -129,7 +129,6 @@ def run(source: Source, configuration: Configuration) -> dict[str, Any]:
             absorb_means_(model, x)
         case "absorbed, unit variance":
             weight_norm_start_(model, [x])
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
     return {"label": data.label} | train(model, data, plan, generator)
 
 

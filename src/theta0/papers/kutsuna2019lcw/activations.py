@@ -13,9 +13,11 @@ from theta0.papers.kutsuna2019lcw.boxes import draw_boxes, flow, perceptron, qua
 from theta0.papers.kutsuna2019lcw.training import evaluated, train
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS
 from theta0.papers.sweeps import Progress, Store
+from theta0.papers.verdicts import verdict
 from theta0.theory import common_mean_share
 
 _DEPTH, _SHOWN, _UNITS = 10, (1, 5, 9), 20
+_NEAR, _ALONG, _VARIES = 0.15, 0.95, 0.05  # of a mean to 0.5; share of the mean along 1; least deviation of a unit
 Spread = dict[str, Any]
 
 
@@ -61,10 +63,9 @@ def fig2(
     finish(_drawn(panels, f"under LCW · {chosen.label}", VARIANTS["LCW"].colour), numbers, out_dir, "fig2")
     return (
         f"fig2, {chosen.label}: at the start unit means are {_range(before)} and the activations' mean lies to "
-        f"{min(before['common_mean_share']):.1%} at least along 1, as the source says (0.5, 𝒫_γ nearly holds); after "
-        f"{epochs} epochs (test accuracy {accuracy:.1%}) {_range(after)} and {min(after['common_mean_share']):.1%}, "
-        f"and units still vary (standard deviation {after['within_unit'][8]:.3f} in layer 9, "
-        f"{before['within_unit'][8]:.3f} before)"
+        f"{min(before['common_mean_share']):.1%} at least along 1 ({_near(before)}); after {epochs} epochs (test "
+        f"accuracy {accuracy:.1%}) {_range(after)} and {min(after['common_mean_share']):.1%}; standard deviation of a "
+        f"unit in layer 9 {after['within_unit'][8]:.3f}, {before['within_unit'][8]:.3f} before ({_varied(after)})"
     )
 
 
@@ -103,8 +104,8 @@ def fig3(
         progress(1, 1)
     shown = ", ".join(f"{found['within_unit'][layer - 1]:.1e}" for layer in _SHOWN)
     return (
-        f"fig3, {chosen.label}: without LCW a unit's standard deviation over samples is {shown} in layers 1, 5, 9: it "
-        f"shrinks to nothing, as the source shows, while units differ by {found['between_units'][8]:.3f} in layer 9"
+        f"fig3, {chosen.label}: without LCW a unit's standard deviation over samples is {shown} in layers 1, 5, 9 "
+        f"({_vanishes(found)}), while units differ by {found['between_units'][8]:.3f} in layer 9"
     )
 
 
@@ -131,6 +132,19 @@ def activation_spread(model: nn.Module, x: torch.Tensor) -> Spread:
         "highest_mean": [float(mean.max()) for mean in means],
         "common_mean_share": [common_mean_share(mean) for mean in means],
     }
+
+
+def _near(start: Spread) -> str:
+    within = min(start["lowest_mean"]) > 0.5 - _NEAR and max(start["highest_mean"]) < 0.5 + _NEAR
+    return verdict(within and min(start["common_mean_share"]) > _ALONG, "means are about 0.5 and 𝒫_γ nearly holds")
+
+
+def _varied(trained: Spread) -> str:
+    return verdict(min(trained["within_unit"]) > _VARIES, "units take various values")
+
+
+def _vanishes(found: Spread) -> str:
+    return verdict(found["within_unit"][8] < found["within_unit"][0] / 100, "it shrinks rapidly through the layers")
 
 
 def _range(found: Spread) -> str:

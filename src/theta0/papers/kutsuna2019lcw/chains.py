@@ -13,6 +13,7 @@ from theta0.papers.drawing import finish, new_figure
 from theta0.papers.kutsuna2019lcw.boxes import draw_boxes, flow, perceptron, quantiles, scaled_data
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS
 from theta0.papers.sweeps import Progress, Store
+from theta0.papers.verdicts import verdict
 from theta0.theory import gradient_gain
 
 _DEPTH, _SAMPLES = 20, 100
@@ -58,7 +59,8 @@ def fig4(
     return (
         f"fig4, {chosen.label}: preactivation variance stays {_span(plain)} and {_span(constrained)}; from the last "
         f"hidden layer back to the first the gradient's variance changes by {_ratio(plain):.1e} with standard weights "
-        f"(it vanishes, as in the source) and by {_ratio(constrained):.2f} with LCW (the source: a slight increase); "
+        f"({verdict(_ratio(plain) < 1e-6, 'it vanishes')}) and by {_ratio(constrained):.2f} with LCW "
+        f"({verdict(1 < _ratio(constrained) < 10, 'it increases slightly')}); "
         f"per layer {plain['gain']:.3f} and {constrained['gain']:.3f}, theory {plain['gain_expected']:.3f} and "
         f"{constrained['gain_expected']:.3f}"
     )

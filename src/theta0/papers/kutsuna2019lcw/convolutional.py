@@ -171,7 +171,6 @@ def run(source: Source, configuration: Configuration) -> dict[str, Any]:
         )
         chosen = torch.randperm(len(data.train_x), generator=generator)[: plan.batch]
         start_(model, VARIANTS[configuration["weights"]], [data.train_x[chosen]])
-        model.to("cuda" if torch.cuda.is_available() else "cpu")
         return {"label": data.label} | train(model, data, plan, generator)
 
 

@@ -144,7 +144,6 @@ def run(source: Source, configuration: Configuration) -> dict[str, Any]:
         result: dict[str, Any] = {"label": data.label, "classes": int(data.train_y.max()) + 1}
         result["start"] = start_measured(model, data, plan.batch)
         if configuration["trained"]:
-            model.to("cuda" if torch.cuda.is_available() else "cpu")
             result |= train(model, data, plan, generator)
     return result
 

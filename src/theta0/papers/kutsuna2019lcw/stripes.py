@@ -11,6 +11,7 @@ from theta0.papers.datasets import Dataset
 from theta0.papers.drawing import finish, new_figure
 from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Progress, Store
+from theta0.papers.verdicts import verdict
 from theta0.theory import expected_preactivation
 
 _SIZES = {"smoke": 40, "laptop": 100, "paper": 100}
@@ -62,10 +63,11 @@ def fig1(
     finish(_drawn([weight, activations, z, flat]), numbers, out_dir, "fig1")
     if progress is not None:
         progress(1, 1)
+    stripes = verdict(numbers["shift_share"] > 0.5, "there are stripes")
     return (
-        f"fig1: {numbers['shift_share']:.0%} of the variance of Z lies between its rows, the source's stripes "
-        f"(expected: 75 %), {numbers['shift_share_zero_sum']:.1%} when the rows of W sum to zero; row means correlate "
-        f"with Proposition 1 by {numbers['correlation_of_row_means_with_proposition_1']:.3f}"
+        f"fig1: {numbers['shift_share']:.0%} of the variance of Z lies between its rows ({stripes}; expected: 75 %), "
+        f"{numbers['shift_share_zero_sum']:.1%} when the rows of W sum to zero; row means correlate with Proposition 1 "
+        f"by {numbers['correlation_of_row_means_with_proposition_1']:.3f}"
     )
 
 

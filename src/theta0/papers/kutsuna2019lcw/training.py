@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from theta0.papers.datasets import Dataset, load
+from theta0.papers.devices import device
 from theta0.papers.sweeps import Configuration
 
 Source = Dataset | tuple[str, str | None]
@@ -129,7 +130,7 @@ def train(model: nn.Module, data: Dataset, plan: Plan, generator: Generator) -> 
     """SGD with momentum through the falling rates.
 
     Args:
-        model: trained in place.
+        model: trained in place, on `devices.device`, and back on the CPU afterwards.
         data: from `prepared`; images of CIFAR are cropped and flipped at random.
         plan: the run.
         generator: source of the order of samples and of the augmentation.
@@ -138,7 +139,8 @@ def train(model: nn.Module, data: Dataset, plan: Plan, generator: Generator) -> 
         `step` and `train_loss`, `train_accuracy` (running means since the point before, in training mode),
         `test_loss`, `test_accuracy` at each point; None from where the loss is not finite; and the number of updates.
     """
-    device = next(model.parameters()).device
+    here = device()
+    model.to(here)
     optimizer = torch.optim.SGD(model.parameters(), plan.rate, momentum=plan.momentum, weight_decay=plan.weight_decay)
     per_epoch = max(len(data.train_x) // plan.batch, 1)
     total = per_epoch * plan.epochs
@@ -153,7 +155,7 @@ def train(model: nn.Module, data: Dataset, plan: Plan, generator: Generator) -> 
         x = augmented(x, generator) if data.name.startswith("cifar") else x
         for group in optimizer.param_groups:
             group["lr"] = plan.rate_at(step / total)
-        outputs, y = model(x.to(device)), data.train_y[chosen].to(device)
+        outputs, y = model(x.to(here)), data.train_y[chosen].to(here)
         loss = F.cross_entropy(outputs, y)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -167,6 +169,7 @@ def train(model: nn.Module, data: Dataset, plan: Plan, generator: Generator) -> 
                 break
             for key, value in zip(_CURVES, row, strict=True):
                 curves[key].append(value)
+    model.cpu()
     lost = [None] * (plan.points - len(curves["train_loss"]))
     return {"updates": total, "step": curves["step"]} | {key: [*curves[key], *lost] for key in _CURVES}
 
@@ -185,11 +188,11 @@ def evaluated(model: nn.Module, data: Dataset) -> tuple[float, float]:
     Returns:
         Both.
     """
-    device, training = next(model.parameters()).device, model.training
+    here, training = next(model.parameters()).device, model.training
     model.eval()
     loss, right = 0.0, 0
     for x, y in zip(torch.split(data.test_x, 500), torch.split(data.test_y, 500), strict=True):
-        outputs = model(x.to(device)).cpu()
+        outputs = model(x.to(here)).cpu()
         loss += float(F.cross_entropy(outputs, y, reduction="sum"))
         right += int((outputs.argmax(1) == y).sum())
     model.train(training)

@@ -10,8 +10,9 @@ from jaxtyping import Float
 from theta0.papers.datasets import Dataset
 from theta0.papers.drawing import finish_table
 from theta0.papers.lee2023mmd.fine_tuning import fine_tuned_accuracies
+from theta0.papers.lee2023mmd.published import Method
 from theta0.papers.lee2023mmd.setting import SCALES, image_data, paired_interval, store_in
-from theta0.papers.lee2023mmd.starts import Method, made_start, make_missing, start
+from theta0.papers.lee2023mmd.starts import made_start, make_missing, start
 from theta0.papers.lee2023mmd.tasks import whole_tasks
 from theta0.papers.scales import is_scale, scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep

@@ -19,8 +19,6 @@ from theta0.papers.lee2023mmd.starts import made_start, make_missing, start
 from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 
-PAIRS = ((0.0, 0.0), (0.4, 0.0), (0.0, 1.0), (0.4, 1.0))
-
 
 def tabulate_degeneracies(
     name: str,
@@ -56,7 +54,7 @@ def tabulate_degeneracies(
         plain,
         *(
             start(chosen, "xavier", "mmd", 0, steps=size.steps, perturbations=size.perturbations, weights=(1.0, *pair))
-            for pair in PAIRS
+            for pair in size.pairs
         ),
     ]
     folder = str(Path(out_dir) / "starts")
@@ -70,16 +68,20 @@ def tabulate_degeneracies(
         jobs=jobs,
         progress=progress,
     )
-    labels = [("before", "pre-training"), *((f"{degenerate:g}", f"{detachment:g}") for degenerate, detachment in PAIRS)]
+    labels = [
+        ("before", "pre-training"),
+        *((f"{degenerate:g}", f"{detachment:g}") for degenerate, detachment in size.pairs),
+    ]
     keys = ("degenerate", "constant") if name == "table3" else tuple(f"dead_{layer}" for layer in (1, 2, 3))
-    sources = [(None,) * len(keys), *(_published(name, pair) for pair in PAIRS)]
+    sources = [(None,) * len(keys), *(_published(name, pair) for pair in size.pairs)]
     rows = [
         [*label, *(part for key, value in zip(keys, source, strict=True) for part in (_cell(found[key]), words(value)))]
         for label, found, source in zip(labels, results, sources, strict=True)
     ]
     header = ["λ", "ξ", *(part for key in keys for part in (f"{key.replace('_', ' ')} (%)", "source"))]
     finish_table(header, rows, {"starts": described, "results": results, "source": sources}, out_dir, name)
-    return f"{name}, {chosen.label}, {size.steps} steps: {_sentence(name, results[1:])}"
+    ours = dict(zip(size.pairs, results[1:], strict=True))
+    return f"{name}, {chosen.label}, {size.steps} steps: {_sentence(name, ours)}"
 
 
 table3 = partial(tabulate_degeneracies, "table3")
@@ -177,12 +179,12 @@ def _cell(values: Sequence[float]) -> str:
 
 def _published(name: str, pair: tuple[float, float]) -> tuple[Value | None, ...]:
     """The source's values for the columns of a table; it does not count constant neighbours."""
-    return (DEGENERATE[pair], None) if name == "table3" else DEAD.get(pair, (None,) * 3)
+    return (DEGENERATE.get(pair), None) if name == "table3" else DEAD.get(pair, (None,) * 3)
 
 
-def _sentence(name: str, results: Sequence[dict[str, list[float]]]) -> str:
+def _sentence(name: str, results: dict[tuple[float, float], dict[str, list[float]]]) -> str:
     parts = []
-    for pair, found in zip(PAIRS, results, strict=True):
+    for pair, found in results.items():
         keys = ("degenerate",) if name == "table3" else ("dead_1", "dead_2", "dead_3")
         ours = ", ".join(f"{mean_and_deviation(found[key])[0]:.1f}" for key in keys)
         source = ", ".join(f"{value[0]:.1f}" for value in _published(name, pair) if value is not None)

@@ -41,14 +41,17 @@ def fine_tuned_accuracies(
     Returns:
         The test accuracy of each task, in percent.
     """
-    x, y = torch.stack([t.train_x for t in tasks]), torch.stack([t.train_y for t in tasks])
-    held_x, held_y = torch.stack([t.validation_x for t in tasks]), torch.stack([t.validation_y for t in tasks])
+    here = next(model.parameters()).device
+    x, y = (torch.stack(parts).to(here) for parts in ([t.train_x for t in tasks], [t.train_y for t in tasks]))
+    held_x, held_y = (
+        torch.stack(parts).to(here) for parts in ([t.validation_x for t in tasks], [t.validation_y for t in tasks])
+    )
     skeleton = copy.deepcopy(model)
     state = _stack(skeleton, len(tasks))
     parameters = [value for value in state[0].values() if value.requires_grad]
     optimizer = torch.optim.Adam(parameters, lr=rate)
     shuffles = [torch.Generator().manual_seed(1009 * seed + number) for number in range(len(tasks))]
-    best = torch.full((len(tasks),), torch.inf)
+    best = torch.full((len(tasks),), torch.inf, device=here)
     kept = _copied(state)
     for _ in range(epochs):
         order = torch.stack([torch.randperm(x.shape[1], generator=generator) for generator in shuffles])
@@ -90,7 +93,9 @@ def _losses(model: nn.Module, state: State, x: Tensor, y: Tensor) -> Float[Tenso
 
 def _accuracies(model: nn.Module, state: State, x: Tensor, y: Tensor) -> list[float]:
     with torch.no_grad():
-        guesses = torch.cat([_outputs(model, state, part, None).argmax(2) for part in torch.split(x, _EVALUATED)], 1)
+        here = next(iter(state[0].values())).device
+        parts = [_outputs(model, state, part.to(here), None).argmax(2).cpu() for part in torch.split(x, _EVALUATED)]
+        guesses = torch.cat(parts, 1)
     accuracies: list[float] = (100 * (guesses == y).double().mean(1)).tolist()
     return accuracies
 

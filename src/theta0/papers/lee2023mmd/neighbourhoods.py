@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from theta0.initializers import MmdStep, mmd_
 from theta0.measurements import jacobians, neighbours, perturbed_outputs
 from theta0.papers.datasets import Dataset
+from theta0.papers.devices import device
 from theta0.papers.drawing import finish, new_figure
 from theta0.papers.lee2023mmd.setting import SCALES, image_data, store_in, unlabelled
 from theta0.papers.lee2023mmd.starts import drawn_start, made_start, start
 from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
+from theta0.papers.verdicts import verdict
 
 _PANELS = 4
 _SCALE = math.sqrt(0.5)
@@ -67,7 +69,7 @@ def fig1(
     return (
         f"fig1, {chosen.label}, {size.steps} steps on L_uni alone: a neighbour's outputs have standard deviation "
         f"{spreads[0]:.3f} over inputs before and {spreads[1]:.3f} after, {results[1]['constant']:.0f} % of neighbours "
-        "are constant within 0.01; in the source they collapse into constants"
+        f"are constant within 0.01 ({verdict(results[1]['constant'] > 50, 'most collapse into constants')})"
     )
 
 
@@ -85,7 +87,7 @@ def densities(data: Dataset, folder: str, configuration: Configuration) -> dict[
     """
     model, points = made_start(data, folder, configuration["start"]), configuration["points"]
     rows = torch.randperm(len(data.train_x), generator=torch.Generator().manual_seed(0))[:points]
-    x = data.train_x[rows]
+    x = data.train_x[rows].to(device())
     with torch.no_grad():
         around = perturbed_outputs(model, x[:_PANELS], perturbations=points, scale=_SCALE, generator=1)
         few = perturbed_outputs(model, x, perturbations=_PANELS, scale=_SCALE, generator=2)
@@ -135,8 +137,13 @@ def fig2(
     ends = ", ".join(f"s² = {s:g}: {np.mean(found[f'{s:g}'][-1]):.3f}" for s in SQUARES)
     return (
         f"fig2, {chosen.label}: L_iod from {found['itself'][0]:.3f} to {found['itself'][-1]:.4f} at the parameters; at "
-        f"neighbours it ends at {ends}; in the source it falls there too for s² of 0.2 and 0.5, less for larger"
+        f"neighbours it ends at {ends} ({_neighbours_follow(found)})"
     )
+
+
+def _neighbours_follow(found: dict[str, list[Any]]) -> str:
+    left = [float(np.mean(found[f"{s:g}"][-1])) / float(np.mean(found[f"{s:g}"][0])) for s in SQUARES]
+    return verdict(left[1] < 0.5 and left == sorted(left), "it falls there too for s² of 0.2 and 0.5, less for larger")
 
 
 def detachment_curves(data: Dataset, configuration: Configuration) -> dict[str, list[Any]]:
@@ -186,7 +193,7 @@ def neighbour_detachment(model: nn.Module, x: Float[Tensor, "n ..."], scale: flo
     with torch.no_grad():
         for layer in (m for m in model.modules() if isinstance(m, nn.Linear)):
             for parameter, fan in ((layer.weight, layer.in_features), (layer.bias, layer.out_features)):
-                parameter += scale / math.sqrt(fan) * torch.randn(parameter.shape, generator=generator)
+                parameter += scale / math.sqrt(fan) * torch.randn(parameter.shape, generator=generator).to(parameter)
         value = _detachment(model, x)
         for parameter, before in kept:
             parameter.copy_(before)
@@ -198,7 +205,7 @@ def _detachment(model: nn.Module, x: Tensor) -> float:
 
 
 def _density(values: Tensor) -> list[float]:
-    counts: list[float] = np.histogram(values.numpy(), _BINS, density=True)[0].tolist()
+    counts: list[float] = np.histogram(values.cpu().numpy(), _BINS, density=True)[0].tolist()
     return counts
 
 

@@ -1,8 +1,10 @@
 """The values of lee2023mmd's tables: mean and standard deviation, in percent."""
 
-from theta0.papers.lee2023mmd.starts import Method
+from typing import Literal
+
 from theta0.papers.models import Draw
 
+Method = Literal["none", "mmd", "random labels"]
 Value = tuple[float, float]
 Row = tuple[Draw, bool, Method]
 LABELS = (5, 10, 20, 40)  # N, the columns of Tables 1 and 2

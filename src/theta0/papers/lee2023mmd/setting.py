@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from theta0.papers.datasets import Dataset, load, standardize
+from theta0.papers.lee2023mmd.published import DEGENERATE
 from theta0.papers.scales import is_scale, scale_named
 from theta0.papers.sweeps import Store
 
@@ -33,6 +34,7 @@ class Scale:
         degenerates: λ of the grid.
         cnn_steps: of pre-training of the CNN.
         points: perturbations, and samples, of a density in Figure 1.
+        pairs: λ and ξ of Tables 3 and 4.
     """
 
     steps: int
@@ -47,6 +49,7 @@ class Scale:
     degenerates: tuple[float, ...]
     cnn_steps: int
     points: int
+    pairs: tuple[tuple[float, float], ...] = tuple(DEGENERATE)
 
 
 _PAPER = Scale(9375, 9375, 256, (5, 10, 20, 40), 20, 4, 4, 128, (0.2, 0.5, 1.0, 2.0), (0.2, 0.4, 1.0), 9375, 1024)

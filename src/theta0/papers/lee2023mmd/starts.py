@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,11 +12,12 @@ from theta0 import load_start_, save_start
 from theta0.initializers import Mmd, MmdStep, RandomLabels, RandomLabelStep, initialize
 from theta0.jobs import processes
 from theta0.papers.datasets import Dataset
+from theta0.papers.devices import device
+from theta0.papers.lee2023mmd.published import Method
 from theta0.papers.lee2023mmd.setting import unlabelled
 from theta0.papers.models import Draw, draw_weights_, fully_connected, small_cnn
 from theta0.papers.sweeps import Progress, Store, sweep
 
-Method = Literal["none", "mmd", "random labels"]
 Configuration = Mapping[str, Any]
 
 
@@ -143,7 +144,7 @@ def drawn_start(data: Dataset, description: Configuration) -> nn.Module:
         model = small_cnn(side, channels=channels, classes=int(data.train_y.max()) + 1)
     else:
         model = fully_connected(data.train_x[0].numel(), batch_norm=description["batch_norm"])
-    return draw_weights_(model, description["draw"], generator=generator)
+    return draw_weights_(model, description["draw"], generator=generator).to(device())
 
 
 def pretrain_(

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from theta0.initializers import initialize, unit_variance_
 from theta0.measurements import gradients
 from theta0.papers.datasets import Dataset
+from theta0.papers.devices import device
 from theta0.papers.sweeps import Configuration
 from theta0.papers.yang2022nio.appendix import recipe_for
 from theta0.papers.yang2022nio.setting import PUBLISHED, network
@@ -34,7 +35,7 @@ def run(data: Dataset, configuration: Configuration) -> dict[str, Any]:
     classes = int(data.train_y.max()) + 1
     model = network(
         configuration["network"], data.train_x.shape[1], classes, configuration["batch_norm"], configuration["seed"]
-    )
+    ).to(device())
     order = torch.randperm(len(data.train_x), generator=torch.Generator().manual_seed(1000 + seed))
     parts = [part for part in torch.split(order, batch) if len(part) == batch]
     count = min(configuration["search_batches"], len(parts) - 1)
@@ -76,14 +77,14 @@ def train_(
     generator = torch.Generator().manual_seed(2000 + configuration["seed"])
     optimizer = torch.optim.SGD(model.parameters(), configuration["rate"], momentum=0.9, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    order, losses = torch.randperm(len(x), generator=generator), []
+    order, losses, here = torch.randperm(len(x), generator=generator), [], next(model.parameters()).device
     model.train()
     for _ in range(steps):
         if len(order) < batch:
             order = torch.randperm(len(x), generator=generator)
         chosen, order = order[:batch], order[batch:]
         images = augmented(x[chosen], generator) if configuration["augment"] else x[chosen]
-        loss = F.cross_entropy(model(images), y[chosen])
+        loss = F.cross_entropy(model(images.to(here)), y[chosen].to(here))
         losses.append(float(loss.detach()))
         if not math.isfinite(losses[-1]):
             break
@@ -151,5 +152,5 @@ def _numbers(model: nn.Module, batches: Batches) -> dict[str, float]:
 def _tested(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
     model.eval()
     with torch.no_grad():
-        outputs = torch.cat([model(part) for part in torch.split(x, 256)])
+        outputs = torch.cat([model(part.to(device())).cpu() for part in torch.split(x, 256)])
     return float((outputs.argmax(1) == y).float().mean()), float(F.cross_entropy(outputs, y))
