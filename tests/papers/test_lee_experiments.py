@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from theta0.papers.datasets import load, standardize
 from theta0.papers.lee2023mmd import ITEMS
-from theta0.papers.lee2023mmd import accuracies as accuracies_module
 from theta0.papers.lee2023mmd.degeneracies import shares
 from theta0.papers.lee2023mmd.fine_tuning import fine_tuned_accuracies
 from theta0.papers.lee2023mmd.neighbourhoods import neighbour_detachment
@@ -19,6 +18,8 @@ from theta0.papers.lee2023mmd.setting import paired_interval
 from theta0.papers.lee2023mmd.starts import made_start, make_missing, start, start_file
 from theta0.papers.lee2023mmd.tasks import binary_groups, binary_tasks, whole_tasks
 from theta0.papers.models import draw_weights_, fully_connected, small_cnn
+
+PLAIN = ("xavier", False, "none")
 
 
 @pytest.fixture(scope="module")
@@ -149,16 +150,21 @@ def test_steps_are_told_where_one_start_is_made_after_another(digits, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "table5"])
-def test_tables_have_the_sources_values_beside_ours(name, digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(accuracies_module, "ROWS", [r for r in accuracies_module.ROWS if r[2] != "random labels"][:2])
+def test_tables_have_the_sources_values_beside_ours(name, digits, tmp_path):
     scale = "smoke,steps=1,grid_steps=1,perturbations=2,tasks=2,mini_batches=1,degenerates=(0.4,),scales=(0.5,)"
-    monkeypatch.setattr(accuracies_module, "_sentence", lambda *_: "")  # is about rows that are left out here
-    ITEMS[name](digits, scale=scale, out_dir=tmp_path)
+    line = ITEMS[name](digits, scale=f"{scale},rows={(('xavier', False, 'mmd'), PLAIN)}", out_dir=tmp_path)
+    assert "source" in line
+    assert "he:" not in line
     text = (tmp_path / f"{name}.md").read_text()
     expected = {"table1": "82.42 ± 0.72", "table2": "4.76 ± 0.88", "table3": "80.83 ± 1.03", "table4": "5.12 ± 1.20"}
     assert expected.get(name, "5.48 ± 1.56") in text
     assert "source" in text.splitlines()[0]
     assert json.loads((tmp_path / f"{name}.json").read_text())
+
+
+def test_a_row_stands_beside_the_one_without_pre_training(digits, tmp_path):
+    with pytest.raises(ValueError, match="rows: expected the row without pre-training beside each"):
+        ITEMS["table1"](digits, scale="smoke,rows=(('he',False,'mmd'),)", out_dir=tmp_path)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from types import NoneType
 from typing import Any, TypeVar
 
 S = TypeVar("S")
@@ -64,7 +65,8 @@ def _value(before: Any, name: str, text: str, scale: str) -> Any:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         value = text
-    kinds = {int: (int, type(None)), float: (float, int), type(None): (int, float)}.get(type(before), type(before))
+    wider: dict[type, tuple[type, ...]] = {int: (int, NoneType), float: (float, int), NoneType: (int, float)}
+    kinds = wider.get(type(before), (type(before),))
     if not isinstance(value, kinds) or isinstance(value, bool) is not isinstance(before, bool):
         raise ValueError(f"scale {scale!r}: {name}: expected a value like {before!r}, got {text}")
     return value

@@ -18,8 +18,6 @@ from theta0.papers.models import Draw
 from theta0.papers.scales import scale_named
 from theta0.papers.sweeps import Configuration, Progress, Store, sweep
 
-ROWS = tuple(ACCURACIES)
-
 
 def tabulate_accuracies(
     name: str,
@@ -48,13 +46,19 @@ def tabulate_accuracies(
 
     Returns:
         One line that compares with the source.
+
+    Raises:
+        ValueError: a row is to be compared that has none without pre-training beside it.
     """
     chosen, size = image_data(data, root, scale), scale_named(SCALES, scale)
+    alone = [row for row in size.rows if (row[0], row[1], "none") not in size.rows]
+    if alone:
+        raise ValueError(f"rows: expected the row without pre-training beside each, got none for {alone[0]}")
     described = {
         (row, run): start(
             chosen, row[0], row[2], run, steps=size.steps, batch_norm=row[1], perturbations=size.perturbations
         )
-        for row in ROWS
+        for row in size.rows
         for run in range(size.runs)
     }
     wanted = {
@@ -71,14 +75,14 @@ def tabulate_accuracies(
     found = dict(zip(wanted, results, strict=True))
     table = {
         (row, labels): np.array([found[row, labels, run] for run in range(size.runs)])
-        for row in ROWS
+        for row in size.rows
         for labels in size.labels
     }
-    numbers = [_numbers(row, labels, table) for row in ROWS for labels in size.labels]
+    numbers = [_numbers(row, labels, table) for row in size.rows for labels in size.labels]
     cell, published = (_mean, ACCURACIES) if name == "table1" else (_spread, SPREADS)
     rows = [
         [*_words(row), *(part for n in size.labels for part in (cell(table[row, n]), words(_of(published, row, n))))]
-        for row in ROWS
+        for row in size.rows
     ]
     header = ["model", "draw", "pre-trained", *(part for n in size.labels for part in (f"N = {n}", "source"))]
     finish_table(header, rows, {"rows": numbers}, out_dir, name)
@@ -170,11 +174,13 @@ def _sentence(name: str, table: _Table, labels: int) -> str:
     for draw in draws:
         row: Row = (draw, False, "mmd")
         plain: Row = (draw, False, "none")
+        if not {(row, labels), (plain, labels)} <= table.keys():
+            continue
         source = [value[0] for r in (plain, row) if (value := _of(published, r, labels)) is not None]
         if name == "table2":
-            ours = [float(table[r, labels].std(1, ddof=1).mean()) for r in (plain, row)]
-            beside = " (source {:.2f} and {:.2f})".format(*source) if source else ""
-            parts.append("{}: spread over tasks {:.2f} without, {:.2f} with{}".format(draw, *ours, beside))
+            without, with_ = (float(table[r, labels].std(1, ddof=1).mean()) for r in (plain, row))
+            beside = f" (source {source[0]:.2f} and {source[1]:.2f})" if source else ""
+            parts.append(f"{draw}: spread over tasks {without:.2f} without, {with_:.2f} with{beside}")
             continue
         gain, half = paired(table, row, labels)
         beside = f", source {source[1] - source[0]:+.2f}" if source else ""

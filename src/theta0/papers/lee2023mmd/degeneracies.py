@@ -188,5 +188,6 @@ def _sentence(name: str, results: dict[tuple[float, float], dict[str, list[float
         keys = ("degenerate",) if name == "table3" else ("dead_1", "dead_2", "dead_3")
         ours = ", ".join(f"{mean_and_deviation(found[key])[0]:.1f}" for key in keys)
         source = ", ".join(f"{value[0]:.1f}" for value in _published(name, pair) if value is not None)
-        parts.append("λ = {:g}, ξ = {:g}: {} % (source {})".format(*pair, ours, f"{source} %" if source else "none"))
+        published = f"{source} %" if source else "none"
+        parts.append(f"λ = {pair[0]:g}, ξ = {pair[1]:g}: {ours} % (source {published})")
     return "; ".join(parts)

@@ -167,7 +167,8 @@ def _cells(cell: Cell, runs: Float[np.ndarray, "runs 2"]) -> list[str]:
 def _drawn(curves: dict[Cell, list[tuple[list[int], list[float]]]], label: str) -> Figure:
     squares = list(dict.fromkeys(cell[0] for cell in curves))
     figure = new_figure(len(squares))
-    figure.suptitle(f"L_uni during pre-training from Xavier, ξ = 1 · {label}", fontsize=10)
+    spread = " · mean ± s.d. of runs" if any(len(runs) > 1 for runs in curves.values()) else ""
+    figure.suptitle(f"L_uni during pre-training from Xavier, ξ = 1 · {label}{spread}", fontsize=10)
     for axes, square in zip(figure.axes, squares, strict=True):
         here = [item for item in curves.items() if item[0][0] == square]
         for colour, (cell, runs) in zip(_COLOURS, here, strict=False):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from theta0.papers.datasets import Dataset, load, standardize
-from theta0.papers.lee2023mmd.published import DEGENERATE
+from theta0.papers.lee2023mmd.published import ACCURACIES, DEGENERATE, Row
 from theta0.papers.scales import is_scale, scale_named
 from theta0.papers.sweeps import Store
 
@@ -35,6 +35,7 @@ class Scale:
         cnn_steps: of pre-training of the CNN.
         points: perturbations, and samples, of a density in Figure 1.
         pairs: λ and ξ of Tables 3 and 4.
+        rows: of Tables 1 and 2; a pre-trained one stands beside the one of the same draw and normalisation without.
     """
 
     steps: int
@@ -50,6 +51,7 @@ class Scale:
     cnn_steps: int
     points: int
     pairs: tuple[tuple[float, float], ...] = tuple(DEGENERATE)
+    rows: tuple[Row, ...] = tuple(ACCURACIES)
 
 
 _PAPER = Scale(9375, 9375, 256, (5, 10, 20, 40), 20, 4, 4, 128, (0.2, 0.5, 1.0, 2.0), (0.2, 0.4, 1.0), 9375, 1024)

@@ -119,8 +119,12 @@ def make_missing(
         return
     made, total = 0, sum(description["steps"] for description in missing)
     for description in missing:
-        made_start(data, folder, description, lambda steps, before=made: progress(before + steps, total))
+        made_start(data, folder, description, partial(_told, progress, made, total))
         made += description["steps"]
+
+
+def _told(progress: Progress, before: int, total: int, steps: int) -> None:
+    progress(before + steps, total)
 
 
 def _make(data: Dataset, folder: str, description: Configuration) -> None:
