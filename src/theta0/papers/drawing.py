@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,15 @@ def new_figure(columns: int, rows: int = 1, *, height: float = 3.4) -> Figure:
     FigureCanvasAgg(figure)
     figure.subplots(rows, columns)
     return figure
+
+
+def paler(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What a title says where curves of further seeds are drawn paler than the first.
+
+    >>> paler([{"seed": 0}, {"seed": 1}])
+    ' · paler: further seeds'
+    """
+    return " · paler: further seeds" if any(row["seed"] for row in rows) else ""
 
 
 def finish(figure: Figure, numbers: dict[str, Any], out_dir: str | Path, name: str) -> None:

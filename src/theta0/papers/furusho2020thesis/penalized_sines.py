@@ -250,6 +250,7 @@ def _norms_drawn(runs: dict[str, Any]) -> Figure:
 
 def _amplitudes_drawn(runs: dict[str, Any]) -> Figure:
     figure = new_figure(3, 2, height=2.7)
+    figure.suptitle("Amplitudes while training · right: mean ± s.d. of trials, dashed the target", fontsize=10)
     panels = figure.axes
     for axes, kind in zip((*panels[:2], *panels[3:5]), PENALTIES, strict=True):
         mean = np.array(runs[kind]["amplitudes"]).mean(0).T

@@ -12,7 +12,7 @@ from torch import nn
 
 from theta0.papers.datasets import Dataset
 from theta0.papers.drawing import finish
-from theta0.papers.kutsuna2019lcw.convolutional_figures import curves, points, sentence
+from theta0.papers.kutsuna2019lcw.convolutional_figures import curves, points, published, sentence
 from theta0.papers.kutsuna2019lcw.training import Plan, Source, plan_of, prepared, source_of, train
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS, start_
 from theta0.papers.models import preactivation_resnet18, vgg19
@@ -133,7 +133,10 @@ def _draw(
     ]
     compute, kept = partial(run, source), store or Store(folder / "convolutional.jsonl")
     results = sweep(compute, configurations, store=kept, backend=backend, jobs=jobs, progress=progress)
-    rows = [{**c, **r, **averages(r, size.averaged)} for c, r in zip(configurations, results, strict=True)]
+    rows = [
+        {**c, **r, **averages(r, size.averaged), "source": published(c)}
+        for c, r in zip(configurations, results, strict=True)
+    ]
     draw = curves if name == "fig6" else points
     label = rows[0]["label"]
     finish(draw(rows, label), {"label": label, "averaged": size.averaged, "rows": rows}, folder, file)

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from theta0.papers.drawing import new_figure
+from theta0.papers.drawing import new_figure, paler
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS
 
 Row = dict[str, Any]
+_COLUMNS = ("cifar10", "cifar100")
 PUBLISHED = {  # Table 1: CIFAR-10 and CIFAR-100, test accuracy and loss each
     ("VGG19", "plain"): ((0.936, 0.354), (0.732, 1.788)),
     ("VGG19", "LCW"): ((0.938, 0.332), (0.741, 1.569)),
@@ -34,7 +35,7 @@ def curves(rows: list[Row], label: str) -> Figure:
         The figure.
     """
     figure = new_figure(2)
-    figure.suptitle(f"VGG19 with BN, width × {rows[0]['width']:g} · {label}", fontsize=10)
+    figure.suptitle(f"VGG19 with BN, width × {rows[0]['width']:g} · {label}{paler(rows)}", fontsize=10)
     for row in rows:
         for axes, curve in zip(figure.axes, ("train_loss", "train_accuracy"), strict=True):
             axes.plot(
@@ -51,7 +52,7 @@ def curves(rows: list[Row], label: str) -> Figure:
 
 
 def points(rows: list[Row], label: str) -> Figure:
-    """Test accuracy and loss of every run, a column for each kind of weight.
+    """Test accuracy and loss of every run, a column for each kind of weight, and the source's values at full size.
 
     Args:
         rows: configurations with their results.
@@ -62,16 +63,34 @@ def points(rows: list[Row], label: str) -> Figure:
     """
     models = list(dict.fromkeys(row["model"] for row in rows))
     figure = new_figure(2, len(models), height=2.6)
-    figure.suptitle(f"Table 1 at width × {rows[0]['width']:g} · {label}", fontsize=10)
+    figure.suptitle(f"Table 1 at width × {rows[0]['width']:g} · {label} · diamonds: the source", fontsize=10)
     for line, model in enumerate(models):
         chosen = [row for row in rows if row["model"] == model]
         names = list(dict.fromkeys(_named(row) for row in chosen))
         for axes, key in zip(figure.axes[2 * line : 2 * line + 2], ("accuracy", "loss"), strict=True):
             for row in chosen:
                 axes.plot(names.index(_named(row)), row[key], "o", color=VARIANTS[row["weights"]].colour, markersize=6)
+            for row in {row["weights"]: row for row in chosen}.values():
+                if (value := published(row)) is not None:
+                    axes.plot(names.index(_named(row)), value[key], "D", color="black", markerfacecolor="none")
             axes.set_xticks(range(len(names)), names, fontsize=7, rotation=20)
             axes.set_ylabel(f"test {key}")
     return figure
+
+
+def published(row: Row) -> dict[str, float] | None:
+    """The source's test accuracy and loss of a network and its weights; None for data that it does not have.
+
+    Args:
+        row: a configuration.
+
+    Returns:
+        `accuracy` and `loss`.
+    """
+    if row["data"] not in _COLUMNS:
+        return None
+    accuracy, loss = PUBLISHED[row["model"], row["weights"]][_COLUMNS.index(row["data"])]
+    return {"accuracy": accuracy, "loss": loss}
 
 
 def sentence(rows: list[Row], averaged: int) -> str:

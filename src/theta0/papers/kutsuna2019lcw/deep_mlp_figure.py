@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from theta0.papers.drawing import new_figure
+from theta0.papers.drawing import new_figure, paler
 from theta0.papers.kutsuna2019lcw.variants import VARIANTS
 
 Row = dict[str, Any]
@@ -25,7 +25,7 @@ def drawn(rows: list[Row], title: str) -> Figure:
         The figure.
     """
     figure = new_figure(3, 2)
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(title + paler(rows), fontsize=10)
     for row in (row for row in rows if row["trained"]):
         style: dict[str, Any] = {
             "color": VARIANTS[row["variant"]].colour,

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from theta0.papers.datasets import Dataset
-from theta0.papers.drawing import finish, finish_table, new_figure
+from theta0.papers.drawing import finish, finish_table, new_figure, paler
 from theta0.papers.kutsuna2019lcw.deep_mlp import network
 from theta0.papers.kutsuna2019lcw.deep_mlp_figure import is_idle, is_lost
 from theta0.papers.kutsuna2019lcw.training import Plan, Source, plan_of, prepared, source_of, train
@@ -189,17 +189,24 @@ def _drawn(rows: list[Row]) -> Figure:
     variants = list(dict.fromkeys(row["variant"] for row in rows))
     rates = sorted({row["plan"]["rate"] for row in rows})
     figure = new_figure(3, -(-len(variants) // 3), height=2.4)
-    figure.suptitle(f"{rows[0]['depth']} sigmoid layers at several rates · {rows[0]['label']}", fontsize=10)
+    figure.suptitle(
+        f"{rows[0]['depth']} sigmoid layers at several rates · {rows[0]['label']}{paler(rows)}", fontsize=10
+    )
     for axes, variant in zip(figure.axes, variants, strict=False):
         for row in (row for row in rows if row["variant"] == variant):
             shade = rates.index(row["plan"]["rate"]) / max(len(rates) - 1, 1)
             label = f"{row['plan']['rate']:g}" if row["seed"] == 0 else None
             values = np.array(row["train_loss"], dtype=float)
-            axes.plot(row["step"], values, color=colormaps["viridis"](0.9 * shade), label=label, marker=".")
+            alpha = 1.0 if row["seed"] == 0 else 0.4
+            axes.plot(
+                row["step"], values, color=colormaps["viridis"](0.9 * shade), label=label, marker=".", alpha=alpha
+            )
         axes.set(xlabel="update", ylabel="training loss", ylim=(0, 3))
         axes.set_title(variant, fontsize=9)
     for axes in figure.axes[len(variants) :]:
         axes.axis("off")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(rates), fontsize=8, title="first rate")
+    named = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    labels = sorted(named, key=float)
+    lines, style = [named[label] for label in labels], {"fontsize": 8, "title": "first rate"}
+    figure.legend(lines, labels, loc="outside lower center", ncols=len(rates), **style)
     return figure
