@@ -13,6 +13,8 @@ from theta0.initializers import initialize
 from theta0.initializers.nio import research_cuts
 from theta0.initializers.scale_search import _fault as fault
 from theta0.initializers.scaled_network import Objective, Quality
+from theta0.papers.models import cifar_resnet
+from theta0.papers.yang2022nio.appendix import recipe_for
 
 SAMPLES, CLASSES, RATE = 20, 3, 0.05
 CUTS = [slice(0, 14), slice(6, 20)]  # two of B / (1 + 0.4) samples that share six tenths
@@ -174,6 +176,22 @@ def test_a_start_beyond_the_cap_is_left_for_one_within_it():
     assert found.kept, found.reason
     assert found.after.gradient_norm <= 4
     assert "within its cap of 4" in found.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_deep_network_without_batch_normalization_gets_under_its_published_cap(seed):
+    """ResNet-110's recipe (γ = 4, τ = .015, r = .7) on a smaller network that starts at a norm of 100 and more."""
+    generator = torch.Generator().manual_seed(seed)
+    model = cifar_resnet(20, width=4, batch_norm=False, generator=generator)
+    y = torch.randint(10, (8, 64), generator=generator)
+    x = torch.randn(8, 64, 3, 16, 16, generator=generator) + torch.randn(10, 3, 16, 16, generator=generator)[y]
+    recipe = recipe_for("resnet110", False, 10)
+    options = recipe.keywords(64) | {"algorithm": "verified", "steps": 70}
+    found = initialize("nio", model, list(zip(x, y, strict=True)), "cross_entropy", **options, generator=seed)
+    assert found.before.gradient_norm > recipe.gamma
+    assert found.after.gradient_norm <= recipe.gamma
+    assert found.kept, found.reason
 
 
 def test_the_research_codes_ranges():
