@@ -181,7 +181,7 @@ def test_a_start_beyond_the_cap_is_left_for_one_within_it():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_deep_network_without_batch_normalization_gets_under_its_published_cap(seed):
-    """ResNet-110's recipe (γ = 4, τ = .015, r = .7) on a smaller network that starts at a norm of 100 and more."""
+    """ResNet-110's recipe (γ = 4, τ = .015, r = .7) on a smaller network that starts at norms of 50 and more."""
     generator = torch.Generator().manual_seed(seed)
     model = cifar_resnet(20, width=4, batch_norm=False, generator=generator)
     y = torch.randint(10, (8, 64), generator=generator)
