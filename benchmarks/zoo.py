@@ -8,8 +8,9 @@ found, whether a bit of the model or of a random state is another afterwards, an
     python benchmarks/zoo.py STORE.jsonl [--only PART,PART] [--limit SECONDS] [--memory GIB] [--seconds SECONDS]
     python benchmarks/zoo.py STORE.jsonl --table          the page docs/zoo.md
 
-The store is read first: what stands in it is not done again. In order: the smallest model of every timm family,
-transformers, torchvision's classification and segmentation, then the rest of timm, smallest first. Whether tokens carry
+The store is read first: what stands in it is not done again. In order: the smallest model of every timm family;
+transformers, task by task in turn, with torchvision's segmentation and classification models, smallest first; then the
+rest of timm, smallest first. Whether tokens carry
 a signal is not asked: their labels are those that the architecture's own loss takes. All these starts are known to
 train, so that a warning or an error is a false alarm.
 
@@ -22,6 +23,7 @@ import contextlib
 import hashlib
 import importlib
 import inspect
+import itertools
 import json
 import multiprocessing
 import platform
@@ -101,21 +103,36 @@ def of_segmentation(name):
 def of_transformers(name):
     task, _, name = name.partition("/")
     kind = getattr(importlib.import_module("transformers"), name)
-    known = set(inspect.signature(kind.config_class).parameters) | set(vars(kind.config_class()))
-    wanted = {key: value for value, keys in SHRUNK.items() for key in keys.split() if key in known}
+    wanted = shrunk(kind.config_class())
     wanted |= {"num_labels": 4} if task in ("text", "image") else {}
-    wanted |= (
-        {"is_decoder": True} if task == "causal" and "is_decoder" in known else {}
-    )  # else they see what they predict
+    if task == "causal" and hasattr(kind.config_class(), "is_decoder"):
+        wanted |= {"is_decoder": True}  # else they see what they predict
     config = kind.config_class(**wanted)
     model = kind(config).train()
     if task == "image":
-        side = config.image_size if isinstance(getattr(config, "image_size", None), int) else SIDE
+        sides = [getattr(part, "image_size", None) for part in (config, getattr(config, "vision_config", None))]
+        side = next((side for side in sides if isinstance(side, int)), SIDE)
         batches = [{"pixel_values": x, "labels": y % 4} for x, y in images(side)]
     else:
         ids = torch.randint(5, 200, (SIZE * BATCHES, 32), generator=torch.Generator().manual_seed(0)).split(SIZE)
         batches = [{"input_ids": x, "labels": torch.arange(SIZE) % 4 if task == "text" else x} for x in ids]
     return model, batches, None, None
+
+
+def shrunk(config):
+    """What makes a configuration small, and those within it; lists stay, since their lengths belong together."""
+    config_type = importlib.import_module("transformers").PreTrainedConfig
+    known = {key: None for key in inspect.signature(type(config)).parameters} | vars(config)
+    wanted = {
+        key: value
+        for value, keys in SHRUNK.items()
+        for key in keys.split()
+        if key in known and (known[key] is None or type(known[key]) is int)
+    }
+    for key, inner in vars(config).items():
+        if isinstance(inner, config_type):
+            wanted[key] = type(inner)(**shrunk(inner))
+    return wanted
 
 
 SOURCES = {f.__name__.removeprefix("of_"): f for f in (of_timm, of_transformers, of_torchvision, of_segmentation)}
@@ -211,12 +228,12 @@ def process_seconds(number):
 def families(store):
     """The models of timm, by family, each with its number of parameters, which is found once."""
     registry = importlib.import_module("timm.models._registry")
-    timm, known = importlib.import_module("timm"), {row["name"]: row["size"] for row in store if "size" in row}
+    timm, known = importlib.import_module("timm"), {row["name"]: row["size"] for row in store if row.get("size")}
     found = collections.defaultdict(list)
     for name in timm.list_models():
         if name not in known:
             try:
-                with torch.device("meta"):
+                with torch.device("meta"), Spaced():
                     model = timm.create_model(name, pretrained=False)
                 known[name] = sum(p.numel() for p in model.parameters())
             except Exception:  # some draw their values while they are built, which meta tensors cannot
@@ -224,6 +241,14 @@ def families(store):
             yield_size(store, name, known[name])
         found[registry._model_to_module[name]].append((known[name] or 2e7, name))
     return {family: [name for _, name in sorted(members)] for family, members in found.items()}
+
+
+class Spaced(torch.overrides.TorchFunctionMode):
+    """Numbers that models read while they are built, as rates of stochastic depth, are real ones."""
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        options = dict(options or {}) | ({"device": "cpu"} if function in (torch.linspace, torch.arange) else {})
+        return function(*arguments, **options)
 
 
 def yield_size(store, name, size):
@@ -235,19 +260,29 @@ def yield_size(store, name, size):
 def listed(store):
     found = families(store)
     chosen = [("timm", members[0]) for members in found.values()]
-    auto = importlib.import_module("transformers.models.auto.modeling_auto")
-    taken = set()
-    for task, mapping in TASKS.items():
-        for family, name in getattr(auto, mapping).items():
-            if family not in taken and isinstance(name, str):
-                taken.add(family)
-                entry = "transformers", f"{task}/{name}"
-                chosen += [entry] if entry not in chosen else []
     models = importlib.import_module("torchvision.models")
-    chosen += [("torchvision", name) for name in models.list_models(module=models)]
-    chosen += [("segmentation", name) for name in models.list_models(module=models.segmentation)]
+    classifiers = sorted(models.list_models(module=models), key=lambda name: parameters_of(models, name))
+    others = of_each_task()
+    others += [[("segmentation", name) for name in models.list_models(module=models.segmentation)]]
+    others += [[("torchvision", name) for name in classifiers]]
+    chosen += [entry for turn in itertools.zip_longest(*others) for entry in turn if entry is not None]
     rest = sorted((place, name) for members in found.values() for place, name in enumerate(members) if place)
     return chosen + [("timm", name) for _, name in rest]
+
+
+def of_each_task():
+    """The families of transformers, each for the first task that it has a model of; by task."""
+    auto = importlib.import_module("transformers.models.auto.modeling_auto")
+    taken, found = set(), []
+    for task, mapping in TASKS.items():
+        members = {f: name for f, name in getattr(auto, mapping).items() if f not in taken and isinstance(name, str)}
+        taken |= set(members)
+        found.append([("transformers", f"{task}/{name}") for name in dict.fromkeys(members.values())])
+    return found
+
+
+def parameters_of(models, name):
+    return models.get_model_weights(name).DEFAULT.meta["num_params"]
 
 
 def main():
@@ -271,6 +306,7 @@ def main():
     for module in ("theta0", "theta0.diagnosis", "torchvision", "timm", "transformers"):
         importlib.import_module(module)
     torch.set_num_threads(1)
+    state = digest_of_sources()
     done = {(row["source"], row["name"]) for row in store if "status" in row}
     parts = [part for part in (arguments.only or "").split(",") if part]
     for source, name in listed(store):
@@ -279,7 +315,7 @@ def main():
             continue
         if time.monotonic() - began > arguments.seconds:
             break
-        row = judged(source, name, arguments.limit, arguments.memory)
+        row = judged(source, name, arguments.limit, arguments.memory) | {"state": state}
         with store_path.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(
@@ -287,6 +323,13 @@ def main():
             flush=True,
         )
     del kept
+
+
+def digest_of_sources():
+    """Which state of the library makes a row: a digest of its files."""
+    folder = Path(importlib.import_module("theta0").__file__).parent
+    files = sorted(folder.rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
 
 
 def alarms(row):
@@ -319,6 +362,9 @@ def page(rows):
     ):
         found = [row for row in latest if chosen(row)]
         lines += ["", f"## {title} ({len(found)})", ""] + [f"* `{row['name']}`: {shown(row)}" for row in found]
+    states = collections.Counter(row.get("state", "earlier") for row in latest)
+    counted = ", ".join(f"{count} of state {state}" for state, count in states.items())
+    lines += ["", f"Rows by state of the code: {counted}."]
     return "\n".join([*lines, "", f"torch {torch.__version__}, Python {platform.python_version()}."])
 
 
