@@ -311,3 +311,67 @@ def test_a_start_at_zero_that_a_step_gives_apart_is_not_lost(basis):
 
     found = diagnose(default(1, 32, 1), [(t, start)] * 4, step=step)
     assert ("input-scale" in severe(found)) == bool(lost)
+
+
+class ChannelGates(nn.Module):
+    """Blocks of a convolution whose channels are weighed by a kernel of three numbers over their means."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(i, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()) for i in (3, 8, 8)
+        )
+        self.gates = nn.ModuleList(nn.Conv1d(1, 1, 3, padding=1, bias=False) for _ in self.blocks)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        for block, gate in zip(self.blocks, self.gates, strict=True):
+            x = block(x)
+            x = x * torch.sigmoid(gate(x.mean((2, 3)).unsqueeze(1))).squeeze(1)[..., None, None]
+        return self.head(x.mean((2, 3)))
+
+
+def test_a_few_weights_that_happen_to_have_one_sign_are_no_shift():
+    net, pictures = ChannelGates(), torch.randn(64, 3, 8, 8, generator=G)
+    with torch.no_grad():
+        for gate in net.gates:
+            gate.weight.copy_(torch.tensor([[[0.2, 0.5, 0.3]]]))
+    assert severe(diagnose(net, [(pictures, torch.arange(64) % 4)], "cross_entropy")) == set()
+
+
+def test_many_weights_of_one_sign_are():
+    net = default(8, 16, 16, 16, 16, 4)
+    with torch.no_grad():
+        for layer in net[::2]:
+            layer.weight.abs_()
+    assert "activation-shift" in severe(diagnose(net, [(X.abs(), torch.arange(256) % 4)], "cross_entropy"))
+
+
+class Doubling(nn.Module):
+    """A stream to which each block adds about what it holds, read only through normalizations, or as it is."""
+
+    def __init__(self, normalized):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.Linear(8, 16), nn.LayerNorm(16) if normalized else nn.Identity()
+        self.branches = nn.ModuleList(nn.Linear(16, 16) for _ in range(8))
+        self.inner = nn.ModuleList(nn.Linear(16, 16) for _ in range(8))
+        self.head = nn.Linear(16, 4)
+        for branch in self.branches:
+            nn.init.orthogonal_(branch.weight, gain=2.2)
+
+    def forward(self, x):
+        x = self.first(x)
+        for branch, inner in zip(self.branches, self.inner, strict=True):
+            x = x + branch(x)
+            x = x + inner(self.norm(x))
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_growth_that_a_normalization_undoes_is_a_note(normalized):
+    found = diagnose(Doubling(normalized), [(X, torch.arange(256) % 4)], "cross_entropy")
+    growth = [f.severity for f in found.findings if f.code == "exploding-activations"]
+    assert growth == (["note"] if normalized else ["error"])
+    assert bool(severe(found)) != normalized

@@ -283,6 +283,17 @@ def test_tensors_layers_made_anew_and_nothing_at_all():
     assert "no parameters" in found(Net(lambda s, x: 1.0 * x[:, :3]))[0].message
 
 
+def test_a_module_built_in_a_pass_may_be_given_the_models_own_weights():
+    """What it was filled with when it was built is dropped, and is no weight that training lacks."""
+
+    def handed_over(s, x):
+        built = nn.Linear(32, 32)
+        built.weight, built.bias = s.b.weight, s.b.bias
+        return s.c(torch.tanh(built(torch.tanh(s.a(x)))))
+
+    assert found(net(handed_over)) == []
+
+
 @pytest.mark.parametrize(
     "model", [Blocks(nn.ModuleList([block()])), Residual(nn.Tanh())], ids=["registered", "differentiated inputs"]
 )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from theta0._trace.interpreter import Handler, Step
+from theta0._trace.interpreter import Handler, Step, tensors_in
 from theta0._trace.operations import Operation, operation_of
 
 
@@ -32,7 +32,8 @@ def foreign_handler(model: nn.Module, found: list[Foreign]) -> Handler:
     Views of a frozen parameter are no tensors of their own (as peft's DoRA makes one of a base weight, transposed). A
     tensor that needs a gradient counts if it is an `nn.Parameter` or is kept in an attribute of a module of the model
     (in lists, tuples, mappings and plain objects too): inputs that a forward pass differentiates with respect to are
-    neither.
+    neither. Filling one with numbers is no use of it: a forward pass that builds a module and gives it the model's own
+    layers fills those that it drops.
 
     Args:
         model: the model.
@@ -48,7 +49,7 @@ def foreign_handler(model: nn.Module, found: list[Foreign]) -> Handler:
             if not tensor.requires_grad or not tensor.is_leaf or id(tensor) in own or id(tensor) in known:
                 continue
             owners = step.interpreter.owners
-            if owners is None or not owners.inside_model or not getattr(result, "requires_grad", True):
+            if owners is None or not owners.inside_model or not _differentiable(result, tensor):
                 continue
             if not kept:
                 kept.update(_kept(model))
@@ -60,6 +61,13 @@ def foreign_handler(model: nn.Module, found: list[Foreign]) -> Handler:
                 found.append(Foreign(name, operation_of(step), tensor.numel()))
 
     return Handler(after=after)
+
+
+def _differentiable(result: Any, tensor: Tensor) -> bool:
+    """Whether a gradient would come back through a result, which is None where an argument was written into."""
+    if result is None:
+        return torch.is_grad_enabled()
+    return any(r.requires_grad and r is not tensor for r in tensors_in((result,), {}))
 
 
 def _storage(tensor: Tensor) -> int:

@@ -15,6 +15,7 @@ from theta0.diagnosis.rules.constant_output import SPREAD
 ERROR, WARNING = 0.9999, 0.99  # of the preactivations' variance
 BY_WEIGHTS = 0.5  # of the variance: from here on the shift is made by the weights, not by the biases
 COMMON_WEIGHT, COMMON_OUTPUT = 0.5, 0.8  # |mean| over standard deviation of a weight; mean² over mean square
+_FEW, _CERTAIN = 8, 5.0  # entries whose mean tells nothing of how they were drawn; standard errors of one that does
 _REMEDY = "theta0 treat TARGET --with lcw --out start.safetensors"
 # Of a shift that none of these follow from, training is only slowed down.
 _FATAL = frozenset({
@@ -71,9 +72,12 @@ def _common_number(links: list[Link], evidence: Evidence) -> Finding | None:
     # Of zero-mean draws the mean is far below the spread, and the units' outputs lie on both sides of zero.
 
     def leaning(link: Link) -> float:
-        weight = evidence.table.get(f"{link.layer.partition('#')[0]}.weight", {})
+        name = f"{link.layer.partition('#')[0]}.weight"
+        weight = evidence.table.get(name, {})
+        entries = evidence.parameters[name].numel() if name in evidence.parameters else 0
         mean, rms = abs(weight.get("value_mean", 0.0)), weight.get("value_rms", 0.0)
-        return mean / max((rms**2 - mean**2) ** 0.5, 1e-12) if rms > mean else (math.inf if mean else 0.0)
+        ratio = mean / max((rms**2 - mean**2) ** 0.5, 1e-12) if rms > mean else (math.inf if mean else 0.0)
+        return ratio if entries >= _FEW and ratio * entries**0.5 >= _CERTAIN else 0.0
 
     def shared(link: Link) -> float:
         return link.numbers["preactivation_mean"] ** 2 / link.rms**2 if link.rms > 0 else 0.0
@@ -125,7 +129,8 @@ RULE = Rule(
             ),
             (
                 "the share of a layer's mean square output that is one number, the same for all units, in two layers"
-                f" or more whose weights have a mean of at least {COMMON_WEIGHT:g} times their spread",
+                f" or more whose weights have a mean of at least {COMMON_WEIGHT:g} times their spread and "
+                f"{_CERTAIN:g} times its standard error",
                 f"error at {COMMON_OUTPUT:g}",
                 "kutsuna2019lcw, section 3; judgement",
             ),

@@ -27,9 +27,17 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
-    """A cause weighs as much as what follows from it."""
-    severe = error_codes(others) & {"learning-rate-too-high", "initial-loss"}
-    return replace(finding, severity="error") if severe else finding
+    """A cause weighs as much as what follows from it; growth that a normalization undoes is a note."""
+    if error_codes(others) & {"learning-rate-too-high", "initial-loss"}:
+        return replace(finding, severity="error")
+    fails = evidence.probe is not None and evidence.probe.fails
+    undone = finding.threshold == WARNING and set(finding.layers) <= evidence.inspection.normalized
+    if fails or not undone or finding.severity != "warning":
+        return finding
+    said = (
+        " A normalization takes these outputs in before any other weight does, so that nothing behind it is too large."
+    )
+    return replace(finding, severity="note", message=finding.message + said)
 
 
 def place(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> tuple[Place, str]:
@@ -166,6 +174,11 @@ RULE = Rule(
                 "1, whichever is larger",
                 f"error above {ERROR:,.0f}; warning above {WARNING:g}",
                 "measured",
+            ),
+            (
+                "the same, where a normalization follows each of these layers before any other weight",
+                f"error above {ERROR:,.0f}; note above {WARNING:g}, unless short runs do not train",
+                "what is normalized next has no size; judgement",
             ),
             (
                 "of a recurrent layer: the largest root mean square of its states, divided by that at the first time"
