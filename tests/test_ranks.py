@@ -1,5 +1,6 @@
 """Processes that train together: one verdict, one start, and an end where one of them does not come."""
 
+import json
 import os
 import socket
 import subprocess
@@ -299,3 +300,18 @@ def test_a_script_of_several_processes_is_captured_on_each(world):
     assert "batches read 4" in report
     assert code == 0
     assert all(printed == "" and "theta0" not in told and left == 0 for printed, told, left in others)
+
+
+@pytest.mark.slow
+def test_torchrun_shows_the_whole_report_once_where_there_are_findings(tmp_path):
+    """It ends the other ranks as soon as one has left with exit code 1: the report is out by then."""
+    target = tmp_path / "target.py"
+    target.write_text("import os\nRANK = int(os.environ['RANK'])\n" + TARGET)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "-m", "theta0"]
+    arguments = ["diagnose", str(target), "--no-probe", "--json"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*launcher, *arguments], env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 1
+    assert any(finding["severity"] == "error" for finding in json.loads(done.stdout)["findings"])
