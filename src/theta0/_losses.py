@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from theta0._batches import Batch, checked_forward
 from theta0._errors import UserCodeError, guarded, shown
 from theta0._models import Step, StepInputs, main_output, without_labels
+from theta0._moments import fetched
 
 LossName = Literal["cross_entropy", "mse", "l1", "bce"]
 Loss = LossName | Callable[[Any, Any], Tensor] | None
@@ -167,7 +168,8 @@ def _label_entropy(targets: Tensor) -> float:
     if targets.is_floating_point():
         frequencies = targets.double().flatten(2).mean((0, 2)) if targets.dim() > 2 else targets.double().mean(0)
     else:
-        counts = torch.bincount(targets[targets >= 0].flatten()).double()
+        labels = fetched([targets])[0]
+        counts = torch.bincount(labels[labels >= 0].flatten()).double()
         frequencies = counts / counts.sum()
     return float(torch.special.entr(frequencies).sum())
 
@@ -208,8 +210,12 @@ def _require_labels(output: Tensor, targets: Tensor) -> None:
         )
     if targets.is_floating_point():
         return
-    classes, valid = output.shape[1], targets[targets != -100]
-    if valid.numel() and (int(valid.min()) < 0 or int(valid.max()) >= classes):
+    if not targets.numel():
+        return
+    classes = output.shape[1]
+    low, high = torch.stack(torch.aminmax(targets.where(targets != -100, 0).long())).tolist()  # one wait for the device
+    if low < 0 or high >= classes:
+        valid = targets[targets != -100]
         raise ValueError(
             f"expected labels from 0 to {classes - 1} (the model has {classes} outputs), "
             f"got {int(valid.min())} to {int(valid.max())}; renumber the labels or widen the last layer"

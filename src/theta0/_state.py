@@ -1,10 +1,6 @@
 """What is put back: a model and random generators after a look, a start after a failure, the conditions of a pass."""
 
-import os
 import random
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,10 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
+from theta0._tensor_files import TensorFile, belongs_in_a_file
 from theta0._trace.interpreter import eager, no_dropout, without_checkpoints
 
-LIMIT = 256 * 2**20  # bytes of a snapshot in memory
-_PIECE = 2**22  # numbers that are read or written at once
 # Where nn.Module keeps what can be registered: copied one level deeper than other attributes.
 _REGISTRIES = frozenset(
     (
@@ -199,7 +194,7 @@ def deterministic(model: nn.Module, seed: int = 0) -> Iterator[None]:
 def snapshot(model: nn.Module) -> Callable[[], None]:
     """Remember a model's whole state; the function returned puts it back, bit for bit, as often as it is called.
 
-    Memory: one copy of the parameters and buffers, on their devices. Where that is more than `LIMIT` bytes it is a file
+    Memory: one copy of the parameters and buffers, on their devices. Where that is more than 256 MiB it is a file
     instead, in the folder for temporary ones, which is gone with the function returned, also where the process is
     killed; `THETA0_SNAPSHOT=memory` or `disk` decides otherwise.
     """
@@ -234,12 +229,8 @@ def snapshot(model: nn.Module) -> Callable[[], None]:
 
 def _values(tensors: Sequence[Tensor]) -> Callable[[], None]:
     """Remember values; the function returned writes them into the tensors again."""
-    size, where = sum(t.numel() * t.element_size() for t in tensors), os.environ.get("THETA0_SNAPSHOT", "auto")
-    if where not in ("auto", "memory", "disk"):
-        raise ValueError(f"THETA0_SNAPSHOT: expected auto, memory or disk, got {where!r}")
-    on_disk = where == "disk" or (where == "auto" and size > LIMIT)
-    if on_disk and shutil.disk_usage(tempfile.gettempdir()).free > 2 * size:
-        return _on_disk(tensors)
+    if belongs_in_a_file(sum(t.numel() * t.element_size() for t in tensors)):
+        return _in_a_file(tensors)
     kept = [tensor.detach().clone() for tensor in tensors]
 
     def put_back() -> None:
@@ -249,27 +240,15 @@ def _values(tensors: Sequence[Tensor]) -> Callable[[], None]:
     return put_back
 
 
-def _on_disk(tensors: Sequence[Tensor]) -> Callable[[], None]:
-    file = tempfile.TemporaryFile(prefix="theta0-")  # noqa: SIM115 - closed, and gone, with the function returned
-
-    def pieces(tensor: Tensor) -> Sequence[Tensor]:
-        whole = tensor.detach()
-        return torch.split(whole.view(-1), _PIECE) if whole.is_contiguous() else [whole]
-
-    for tensor in tensors:
-        for piece in pieces(tensor):
-            file.write(piece.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    file.flush()
+def _in_a_file(tensors: Sequence[Tensor]) -> Callable[[], None]:
+    file = TensorFile()
+    for number, tensor in enumerate(tensors):
+        file.write(str(number), tensor)
 
     def put_back() -> None:
-        file.seek(0)
-        for tensor in tensors:
-            for piece in pieces(tensor):
-                value = torch.empty(piece.shape, dtype=piece.dtype)
-                file.readinto(value.view(-1).view(torch.uint8).numpy().data)
-                piece.data.copy_(value)
+        for number, tensor in enumerate(tensors):
+            file.read_into(str(number), tensor)
 
-    weakref.finalize(put_back, file.close)
     return put_back
 
 

@@ -265,3 +265,56 @@ def test_agreement_of_batches_is_the_mean_cosine_weighted_by_norms():
     found = table(net, batches, "cross_entropy")[""]
     assert found["gradient_agreement"] == pytest.approx(expected, rel=1e-6)
     assert "gradient_agreement" not in table(net, batches[:1], "cross_entropy")[""]
+
+
+def test_the_gradients_of_a_large_model_are_added_up_in_a_file(monkeypatch):
+    """Every number is the same, bit for bit."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)  # whose gradient is not contiguous
+    model = nn.Sequential(conv, nn.Flatten(), nn.Linear(8 * 36, 8), nn.Linear(8, 4))
+    data = [(torch.randn(6, 3, 8, 8), torch.arange(6) % 4) for _ in range(2)]
+    found = []
+    for where in ("memory", "disk"):
+        monkeypatch.setenv("THETA0_SNAPSHOT", where)
+        found.append(signals(model, data, "cross_entropy"))
+    assert found[0] == found[1]
+
+
+class InPlace(nn.Module):
+    """Layers of sequences, what they put out changed where it lies, or in a copy."""
+
+    def __init__(self, copied):
+        super().__init__()
+        torch.manual_seed(0)
+        self.copied, self.shift = copied, nn.Parameter(torch.ones(5, 8))
+        self.first, self.second, self.head = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.first(x)
+        x = x + self.shift if self.copied else x.add_(self.shift)
+        y = self.second(x)
+        y = torch.relu(y) if self.copied else y.relu_()
+        return self.head(y.mean(1))
+
+
+def test_what_is_changed_in_place_afterwards_keeps_its_gradient():
+    data = [(normal(6, 5, 4), torch.arange(6) % 3)]
+    copied, changed = (signals(InPlace(copied), data, "cross_entropy") for copied in (True, False))
+    assert {r.layer for r in changed if r.quantity == "backward_norm"} == {"first", "second", "head"}
+    assert changed == copied
+
+
+def test_a_result_that_the_loss_does_not_use_has_no_gradient():
+    """Of a recurrent layer read at its last state, whose outputs are a view."""
+    torch.manual_seed(0)
+
+    class LastState(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.LSTM(4, 8, batch_first=True), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.head(self.body(x)[1][0][-1])
+
+    found = signals(LastState(), [(normal(6, 5, 4), torch.arange(6) % 3)], "cross_entropy")
+    assert {r.layer for r in found if r.quantity == "backward_norm"} == {"head"}

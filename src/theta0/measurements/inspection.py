@@ -252,18 +252,12 @@ def _first_input(call: LinearCall) -> FirstInput:
     axis = 1 if call.kind.startswith("conv") and x.dim() > 2 else -1
     squares = x.square().movedim(axis, -1).reshape(-1, x.shape[axis]).mean(0)
     rms = squares.sqrt()
-    silent = float((x.reshape(len(x), -1) == 0).all(1).double().mean()) if x.dim() > 1 else 0.0
-    return FirstInput(
-        layer=call.layer,
-        mean=float(x.mean()),
-        rms=float(squares.mean().sqrt()),
-        largest=float(rms.max()),
-        median=float(rms.median()),
-        extreme=float(x.abs().max()),
-        silent=silent,
-        rows=len(x),
-        repeated=x.dim() > 1 and len(x) > 1 and bool((x == x[:1]).all()),
-    )
+    several = x.dim() > 1
+    silent = (x.reshape(len(x), -1) == 0).all(1).double().mean() if several else x.new_zeros(())
+    repeated = (x == x[:1]).all().double() if several and len(x) > 1 else x.new_zeros(())
+    asked = [x.mean(), squares.mean().sqrt(), rms.max(), rms.median(), x.abs().max(), silent, repeated]
+    mean, size, largest, median, extreme, share, same = torch.stack(asked).tolist()  # one wait for the device
+    return FirstInput(call.layer, mean, size, largest, median, extreme, share, rows=len(x), repeated=bool(same))
 
 
 def _batch_norm_handler(model: nn.Module, found: Inspection) -> Handler:
@@ -284,7 +278,7 @@ def _batch_norm_handler(model: nn.Module, found: Inspection) -> Handler:
             )
         ratio, offset, fresh = math.nan, math.nan, False
         if isinstance(variance, Tensor) and isinstance(mean, Tensor):
-            fresh = bool((mean == 0).all()) and bool((variance == 1).all())
+            fresh = bool(((mean == 0) & (variance == 1)).all())
             if not training and x.numel():
                 own = moments(x.movedim(1, -1).flatten(0, -2))
                 ratio = float((own.variance / variance.double().clamp_min(1e-300)).median())

@@ -10,7 +10,7 @@ from torch import Tensor
 from theta0._batches import Batch
 from theta0._losses import Loss, class_logits, constant_loss, uniform_loss
 from theta0._models import main_output
-from theta0._moments import Moments, merged, moments
+from theta0._moments import SampleMoments, floats, merged_samples, real_entries, sample_moments, squares_of
 from theta0._records import Record
 from theta0.measurements.degeneracy import starved_share
 
@@ -50,18 +50,20 @@ def output_records(passes: Sequence[Pass], loss: Loss) -> list[Record]:
     rows = [main_output(p.outputs) for p in passes]
     seen = _row_moments([row for row in rows if isinstance(row, Tensor) and row.numel()])
     if seen is not None:
-        square = float((seen.mean.square() + seen.variance).mean())
+        deviations, means = floats([seen.squares, squares_of(seen.mean)])
+        square = (deviations + seen.count * means) / seen.entries
         records.append(Record("", "output_rms", math.sqrt(square) if square >= 0 else math.nan))
         if seen.count > 1:
-            records.append(Record("", "output_sample_std", float(seen.variance.mean().sqrt())))
+            between = deviations / seen.entries
+            records.append(Record("", "output_sample_std", math.sqrt(between) if between >= 0 else math.nan))
     return records
 
 
-def _row_moments(outputs: list[Tensor]) -> Moments | None:
+def _row_moments(outputs: list[Tensor]) -> SampleMoments | None:
     """Moments over rows; outputs whose rows differ in shape are taken entry by entry."""
     alike = len({tuple(output.shape[1:]) for output in outputs}) == 1
-    total: Moments | None = None
-    for output in outputs:
-        new = moments(output.flatten(1) if alike and output.dim() > 1 else output.flatten())
-        total = new if total is None else merged(total, new)
+    total: SampleMoments | None = None
+    for output in map(real_entries, outputs):
+        new = sample_moments(output.flatten(1) if alike and output.dim() > 1 else output.flatten().unsqueeze(1), 0, 1)
+        total = new if total is None else merged_samples(total, new)
     return total

@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from theta0._moments import largest_magnitude, mean_of, real_entries, square_sum
+from theta0._moments import (
+    Number,
+    bad_entries,
+    fetched,
+    floats,
+    largest_magnitude,
+    mean_of,
+    real_entries,
+    square_sum,
+    squares_of,
+)
 from theta0._records import Record
 
 _SAME = 0.3  # relative: where only the biases differ, the gradients of equal units are nearly the same
@@ -18,23 +28,30 @@ def parameter_records(model: nn.Module, gradients: Mapping[str, Tensor], norms: 
     `gradient_norm` (where it has a gradient), `value_rms`, `value_mean`, `value_max` (largest magnitude),
     `nonfinite_share` and `identical_share` (only where they are not zero).
     """
+    held = {name: real_entries(p.detach()) for name, p in model.named_parameters()}
+    held = {name: values for name, values in held.items() if values.numel() and values.is_floating_point()}
+    read = floats([number for values in held.values() for number in _numbers(values)])
+    starts = dict(zip(held, fetched([_starts(values) for values in held.values()]), strict=True))
     records: list[Record] = []
-    for name, parameter in model.named_parameters():
-        values = real_entries(parameter.detach())
-        if not values.numel() or not values.is_floating_point():
-            continue
-        gradient = gradients.get(name)
-        if gradient is not None:
+    for place, (name, values) in enumerate(held.items()):
+        square, mean, largest, bad = read[4 * place : 4 * place + 4]
+        if name in norms:
             records.append(Record(name, "gradient_norm", norms[name]))
-        length = norm(values)
-        records.append(Record(name, "value_rms", length / values.numel() ** 0.5))
-        records.append(Record(name, "value_mean", mean_of(values)))
-        records.append(Record(name, "value_max", largest_magnitude(values)))
-        bad = 0 if math.isfinite(length) else int((~torch.isfinite(values)).sum())
-        share = 0.0 if bad or gradient is None else identical_share(values, gradient)
+        records.append(Record(name, "value_rms", math.sqrt(square) / values.numel() ** 0.5))
+        records.append(Record(name, "value_mean", mean))
+        records.append(Record(name, "value_max", largest))
+        suspicious = not bad and name in norms and _may_repeat(starts[name])
+        share = identical_share(values, gradients[name]) if suspicious else 0.0
         records += [Record(name, "nonfinite_share", bad / values.numel())] if bad else []
         records += [Record(name, "identical_share", share)] if share else []
     return records
+
+
+def _numbers(values: Tensor) -> tuple[Number, Number, Number, Number]:
+    """Sum of squares, mean, largest magnitude, and how many entries are not finite: counted where the first is not."""
+    squares = squares_of(values)
+    finite = not isinstance(squares, Tensor) and math.isfinite(squares)
+    return squares, mean_of(values), largest_magnitude(values), 0.0 if finite else bad_entries(values)
 
 
 def gradient_agreement(squares: Sequence[float], mean_square: float) -> list[Record]:
@@ -67,11 +84,9 @@ def identical_share(weight: Tensor, gradient: Tensor) -> float:
     With the same gradient such units stay copies of each other for ever: the network is narrower than it looks. Equal
     rows with different gradients part at the first step. It is 0 for vectors, whose entries are no units.
     """
-    if weight.dim() < 2 or len(weight) < 2 or weight[0].numel() < 2:  # scales and shifts have no units
+    if not _may_repeat(fetched([_starts(weight)])[0]):
         return 0.0
     rows, slopes = weight.flatten(1), gradient.flatten(1)
-    if not _neighbours_alike(rows) and not _copies_apart(rows):
-        return 0.0
     _, group = torch.unique(rows, dim=0, return_inverse=True)
     alive = (rows != 0).any(1) & (slopes != 0).any(1)
     order = torch.argsort(group, stable=True)
@@ -84,18 +99,19 @@ def identical_share(weight: Tensor, gradient: Tensor) -> float:
     return float(copies.double().mean())
 
 
-def _neighbours_alike(rows: Tensor) -> bool:
-    """Whether some rows next to each other are equal; of a random draw the first entries say that none are."""
-    first = rows[:, :4]
-    if not _alike(first[:-1], first[1:], exact=True).any():
+def _starts(weight: Tensor) -> Tensor:
+    """The first entries of each unit's row; none of scales and shifts, which have no units."""
+    if weight.dim() < 2 or len(weight) < 2 or weight[0].numel() < 2:
+        return weight.new_empty(0, 4)
+    return weight.flatten(1)[:, :4]
+
+
+def _may_repeat(starts: Tensor) -> bool:
+    """Whether units may be equal: next to each other, or, as half of them are seldom by chance, anywhere."""
+    if not len(starts):
         return False
-    return bool(_alike(rows[:-1], rows[1:], exact=True).any())
-
-
-def _copies_apart(rows: Tensor) -> bool:
-    """Whether some rows far apart may be equal: their first entries are, which a random draw's seldom all are."""
-    first = rows[:, : min(4, rows.shape[1])].double().sum(1)
-    return len(torch.unique(first)) <= len(rows) // 2
+    neighbours = _alike(starts[:-1], starts[1:], exact=True).any()
+    return bool(neighbours) or len(torch.unique(starts.double().sum(1))) <= len(starts) // 2
 
 
 def _alike(a: Tensor, b: Tensor, *, exact: bool) -> Tensor:

@@ -1,9 +1,9 @@
 """Preactivations and their gradients, layer by layer: one forward and one backward pass per batch."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -17,16 +17,23 @@ from theta0._batches import Batch, checked_forward, prepared
 from theta0._losses import Loss, applied, checked, loss_of, returned_loss
 from theta0._models import StepInputs, main_output
 from theta0._moments import (
+    Number,
     SampleMoments,
+    bad_entries,
+    fetched,
+    floats,
+    larger,
     largest_magnitude,
     merged_samples,
+    readable,
     real_entries,
     sample_moments,
     spread_of,
-    square_sum,
+    squares_of,
 )
 from theta0._records import Record
 from theta0._state import preserve_state
+from theta0._tensor_files import TensorFile, belongs_in_a_file
 from theta0._trace.calls import LinearCall, NonlinearityCall, described, trace_calls
 from theta0._trace.interpreter import Handler
 from theta0._trace.layouts import by_sample
@@ -34,7 +41,7 @@ from theta0._trace.slopes import can_saturate, saturated_share, slope
 from theta0.measurements.attainable_loss import mark_sides
 from theta0.measurements.inspection import Inspection, Inspectors, inspectors
 from theta0.measurements.outputs import Pass, output_records
-from theta0.measurements.parameters import gradient_agreement, norm, parameter_records
+from theta0.measurements.parameters import gradient_agreement, parameter_records
 from theta0.measurements.residual_stream import Ancestry, ResidualStream, residual_handler
 from theta0.measurements.time_steps import Steps, observe_steps
 
@@ -50,12 +57,12 @@ class _Layer:  # grows batch by batch; a plain accumulator
     parameters: tuple[str, ...]
     kind: str
     moments: dict[tuple[int, ...], SampleMoments] = field(default_factory=dict)
-    largest: float = 0.0
-    nonfinite: int = 0
+    largest: Number = 0.0
+    nonfinite: Number = 0
     entries: int = 0
     values: list[Tensor] = field(default_factory=list)
     gradients: list[Tensor] = field(default_factory=list)
-    gradient_spreads: list[tuple[int, float, float, float]] = field(default_factory=list)
+    gradient_spreads: list[tuple[int, Number, Number, Number]] = field(default_factory=list)
     bias: Tensor | None = None
     alive: dict[int, Tensor] = field(default_factory=dict)
     saturated: dict[int, list[float]] = field(default_factory=dict)
@@ -128,9 +135,9 @@ class Observation:
 def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observation:
     """Watch one forward and one backward pass per batch, for all that a diagnosis asks of them."""
     layers: dict[str, _Layer] = {}
-    totals = _Totals(len(batches))
     watched, ancestry = inspectors(model), Ancestry()
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    totals = _Totals(len(batches), _sums(parameters.values()))
     with preserve_state(model), torch.enable_grad():
         for batch in batches:
             first = batch is batches[0]
@@ -153,33 +160,45 @@ def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observat
 class _Totals:  # grows batch by batch; a plain accumulator
     """What all batches add up to.
 
-    `gradients` are those of the mean loss, `squares` the squared norm of each batch's, `output_squares` that of the
-    gradient with respect to the outputs.
+    `gradients` are those of the mean loss, `squares` the squared norms of each batch's, one a parameter,
+    `output_squares` that of the gradient with respect to the outputs.
     """
 
     batches: int
+    gradients: dict[str, Tensor] | TensorFile
     passes: list[Pass] = field(default_factory=list)
-    gradients: dict[str, Tensor] = field(default_factory=dict)
-    squares: list[float] = field(default_factory=list)
-    output_squares: list[float] = field(default_factory=list)
+    squares: list[list[Number]] = field(default_factory=list)
+    output_squares: list[Number] = field(default_factory=list)
 
-    def add(self, gradients: Mapping[str, Tensor]) -> float:
+    def add(self, gradients: Mapping[str, Tensor]) -> list[Number]:
         """Add one batch's gradients of some parameters.
 
         Returns:
-            Their squared norm.
+            Numbers whose sum is their squared norm.
         """
         real = {name: real_entries(gradient) for name, gradient in gradients.items()}
-        known = [name for name in real if name in self.gradients]
-        if known:
-            torch._foreach_add_([self.gradients[n] for n in known], [real[n] for n in known], alpha=1 / self.batches)
-        for name in [name for name in real if name not in self.gradients]:
-            wide = torch.promote_types(real[name].dtype, torch.float32)
-            self.gradients[name] = real[name].to(wide) / self.batches
+        types = {name: torch.promote_types(gradient.dtype, torch.float32) for name, gradient in real.items()}
+        if isinstance(self.gradients, TensorFile):
+            for name, gradient in real.items():
+                self.gradients.add(name, gradient, 1 / self.batches, types[name])
+        else:
+            known = [name for name in real if name in self.gradients]
+            if known:
+                sums = [self.gradients[name] for name in known]
+                torch._foreach_add_(sums, [real[name] for name in known], alpha=1 / self.batches)
+            for name in [name for name in real if name not in self.gradients]:
+                self.gradients[name] = real[name].to(types[name]) / self.batches
         small = [gradient for gradient in real.values() if gradient.numel() <= _TOGETHER]
         norms = torch._foreach_norm(small, dtype=torch.float64) if small else ()
-        large = [square_sum(gradient) for gradient in real.values() if gradient.numel() > _TOGETHER]
-        return math.fsum(large) + (float(torch.stack(norms).square().sum()) if norms else 0.0)
+        large = [squares_of(gradient) for gradient in real.values() if gradient.numel() > _TOGETHER]
+        return large + ([torch.stack(norms).square().sum()] if norms else [])
+
+
+def _sums(parameters: Collection[Tensor]) -> dict[str, Tensor] | TensorFile:
+    """Where gradients are added up: of a large model on a CPU in a file, so that they take no room beside a pass."""
+    size = sum(p.numel() * max(4, p.element_size()) for p in parameters)
+    on_cpu = all(p.device.type == "cpu" for p in parameters)
+    return TensorFile() if on_cpu and belongs_in_a_file(size) else {}
 
 
 @contextmanager
@@ -189,7 +208,7 @@ def _output_watched(output: Tensor | None, totals: _Totals) -> Iterator[None]:
         yield
         return
     handle = output.register_hook(  # type: ignore[no-untyped-call]
-        lambda gradient: totals.output_squares.append(square_sum(gradient.detach()))
+        lambda gradient: totals.output_squares.append(squares_of(gradient.detach()))
     )
     try:
         yield
@@ -201,11 +220,11 @@ def _take_gradients(
     value: Tensor, parameters: Mapping[str, nn.Parameter], leaves: Sequence[Tensor], totals: _Totals
 ) -> None:
     """Add a batch's gradients to those of the others, large ones as soon as they are there: no two sets are held."""
-    squares: list[float] = []
+    squares: list[Number] = []
 
     def taker(name: str) -> Callable[[Tensor], Tensor]:
         def take(gradient: Tensor) -> Tensor:
-            squares.append(totals.add({name: gradient.detach()}))
+            squares.extend(totals.add({name: gradient.detach()}))
             if gradient.layout != torch.strided:
                 return gradient
             return gradient.new_zeros(()).expand(gradient.shape)  # in its place, for `grad` to return
@@ -220,18 +239,22 @@ def _take_gradients(
         for handle in handles:
             handle.remove()
     small = {name: g for name, g in zip(parameters, found, strict=False) if g is not None and name not in large}
-    totals.squares.append(math.fsum((*squares, totals.add(small))))
+    totals.squares.append([*squares, *totals.add(small)])
 
 
 def _all_records(model: nn.Module, layers: dict[str, _Layer], totals: _Totals, loss: Loss) -> list[Record]:
-    norms = {name: norm(gradient) for name, gradient in totals.gradients.items()}
+    layers = _brought(layers)
+    whole = floats([squares_of(gradient) for gradient in totals.gradients.values()])
+    norms = {name: math.sqrt(square) for name, square in zip(totals.gradients, whole, strict=True)}
+    of_batches = iter(floats([square for batch in totals.squares for square in batch]))
+    squares = [math.fsum(next(of_batches) for _ in batch) for batch in totals.squares]
     records = [record for name, layer in layers.items() for record in _layer_records(name, layer)]
     of_parameters = parameter_records(model, totals.gradients, norms)
     sizes = {r.layer: r.value for r in of_parameters if r.quantity == "value_rms"}
     sizes = {name: sizes[name] * math.sqrt(p.numel()) for name, p in model.named_parameters() if name in sizes}
     records += _layer_gradients(layers, norms, sizes) + _factors(records) + of_parameters
-    agreement = gradient_agreement(totals.squares, math.fsum(value**2 for value in norms.values()))
-    at_outputs = math.sqrt(math.fsum(totals.output_squares))
+    agreement = gradient_agreement(squares, math.fsum(value**2 for value in norms.values()))
+    at_outputs = math.sqrt(math.fsum(floats(totals.output_squares)))
     behind = [Record("", "output_gradient_norm", at_outputs)] if totals.output_squares else []
     return _in_order(records, layers) + output_records(totals.passes, loss) + behind + agreement
 
@@ -285,18 +308,30 @@ def _observe(layer: _Layer, call: LinearCall, samples: int) -> None:
     shape = tuple(new.mean.shape)
     layer.moments[shape] = merged_samples(layer.moments[shape], new) if shape in layer.moments else new
     layer.entries += output.numel()
-    if not math.isfinite(new.squares):
-        layer.nonfinite += int((~torch.isfinite(output)).sum())
-    layer.largest = max(layer.largest, largest_magnitude(output))
+    if isinstance(new.squares, Tensor) or not math.isfinite(new.squares):
+        layer.nonfinite = layer.nonfinite + bad_entries(output)
+    layer.largest = larger(layer.largest, largest_magnitude(output))
     layer.values.append(_sampled(output))
     if call.kind == "recurrent":
         observe_steps(layer.steps, call)
     layer.bias = None if call.bias is None else call.bias.detach().double()
     if call.output.requires_grad:
-        call.output.register_hook(lambda gradient: _observe_gradient(layer, gradient))  # type: ignore[no-untyped-call]
+        made = _made(call.output)
+        made.register_hook(lambda gradient: _observe_gradient(layer, gradient))  # type: ignore[no-untyped-call]
 
 
-def _observe_gradient(layer: _Layer, gradient: Tensor) -> None:
+def _made(output: Tensor) -> Tensor:
+    """The tensor that a function computed, where its result is a view of all of it, as a linear layer's is of rows.
+
+    A change in place, as of `x += shortcut`, takes a view out of the graph, and what waits there for a gradient too.
+    """
+    base = output._base
+    return output if base is None or not base.requires_grad or base.numel() != output.numel() else base
+
+
+def _observe_gradient(layer: _Layer, gradient: Tensor | None) -> None:
+    if gradient is None:  # of a function of several results, none of which arrives by this one
+        return
     gradient = gradient.detach()
     layer.gradient_spreads.append((gradient.numel(), *spread_of(gradient)))
     layer.gradients.append(_sampled(gradient))
@@ -323,7 +358,7 @@ def _observe_slope(layer: _Layer, number: int, call: NonlinearityCall) -> None:
 def _alive(call: NonlinearityCall, z: Tensor, unit_axis: int, derivative: Tensor | None) -> Tensor:
     """Which units have a nonzero slope at some sample and position; by their extreme values where these say."""
     others = [axis for axis in range(z.dim()) if axis != z.dim() + unit_axis]
-    if call.spec.alive and others:
+    if call.spec.alive and others and readable(z):
         extreme = z.amax(others) if call.spec.alive == "above" else z.amin(others)
         if not bool(extreme.isnan().any()):
             return slope(call.function, extreme, call.arguments, call.options) != 0
@@ -343,6 +378,38 @@ def _drawn(entries: int) -> Tensor:
     return torch.randint(entries, (_SAMPLED,), generator=torch.Generator().manual_seed(entries))
 
 
+def _brought(layers: Mapping[str, _Layer]) -> dict[str, _Layer]:
+    """What was observed on other devices, by one copy, so that no number of a layer is waited for."""
+    seen: dict[int, Tensor] = {}
+
+    def noted(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            seen[id(value)] = value
+        return value
+
+    for layer in layers.values():
+        _moved(layer, noted)
+    if all(readable(tensor) for tensor in seen.values()):
+        return dict(layers)
+    here = dict(zip(seen, fetched(list(seen.values())), strict=True))
+    return {name: _moved(layer, lambda value: here.get(id(value), value)) for name, layer in layers.items()}
+
+
+def _moved(layer: _Layer, at: Callable[[Any], Any]) -> _Layer:
+    """A layer's observations with each tensor replaced."""
+    return replace(
+        layer,
+        moments={shape: replace(m, mean=at(m.mean), squares=at(m.squares)) for shape, m in layer.moments.items()},
+        largest=at(layer.largest),
+        nonfinite=at(layer.nonfinite),
+        values=[at(values) for values in layer.values],
+        gradients=[at(values) for values in layer.gradients],
+        gradient_spreads=[(count, at(a), at(b), at(c)) for count, a, b, c in layer.gradient_spreads],
+        bias=at(layer.bias),
+        alive={number: at(alive) for number, alive in layer.alive.items()},
+    )
+
+
 def _layer_records(name: str, layer: _Layer) -> list[Record]:
     by_unit = _by_unit(layer)
     variance = _variance(by_unit)
@@ -354,15 +421,15 @@ def _layer_records(name: str, layer: _Layer) -> list[Record]:
         "preactivation_variance": variance,
         "between_unit_variance": between,
         "within_unit_variance": variance - between,
-        "preactivation_max": layer.largest,
+        "preactivation_max": float(layer.largest),
         "values_per_unit": entries / max(1, means.numel()),
-        "nonfinite_share": layer.nonfinite / max(1, layer.entries),
+        "nonfinite_share": float(layer.nonfinite) / max(1, layer.entries),
     }
     if variance > 0 or math.isnan(variance):
         values["shift_share"] = between / variance
         values["weight_shift_share"] = _weight_shift(means, layer.bias) / variance
     if variance > 0 and any(m.count > 1 for m in layer.moments.values()):
-        values["sample_share"] = sum(m.squares for m in layer.moments.values()) / entries / variance
+        values["sample_share"] = float(sum(m.squares for m in layer.moments.values())) / entries / variance
     values |= _quantiles("preactivation", layer.values) | _backward_values(layer)
     if layer.alive:
         values["dead_share"] = max(float((~alive).double().mean()) for alive in layer.alive.values())
@@ -377,7 +444,7 @@ def _layer_records(name: str, layer: _Layer) -> list[Record]:
 
 def _backward_values(layer: _Layer) -> dict[str, float]:
     """Of the gradients of all passes: spreads are merged like moments, with the deviations of the means."""
-    passes = layer.gradient_spreads
+    passes = [(count, float(a), float(b), float(c)) for count, a, b, c in layer.gradient_spreads]
     entries = sum(count for count, *_ in passes)
     if not entries:
         return {}
@@ -393,7 +460,8 @@ def _backward_values(layer: _Layer) -> dict[str, float]:
 def _variance(moments: SampleMoments) -> float:
     """The variance over all entries."""
     means = moments.mean
-    return (moments.squares + float((means - means.mean()).square().sum()) * moments.count) / moments.entries
+    between = float((means - means.mean()).square().sum()) * moments.count
+    return (float(moments.squares) + between) / moments.entries
 
 
 def _weight_shift(means: Tensor, bias: Tensor | None) -> float:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from theta0._models import StepInputs, without_labels
+from theta0._moments import floats
 from theta0.diagnosis.consequences import SCALE, SILENCE
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.results import MEASURED, Finding, Severity
@@ -102,7 +103,8 @@ def _lost(evidence: Evidence) -> Finding | None:
     """What meets the first weight is zero for samples whose data are not."""
     step = isinstance(evidence.batches[0].inputs, StepInputs)  # which may give parts of its data to calls of their own
     leaves = _leaves(evidence, whole=False) if step else _leaves(evidence)
-    zero = [(len(leaf), float((leaf.reshape(len(leaf), -1) == 0).all(1).double().mean())) for leaf in leaves]
+    shares = floats([(leaf.reshape(len(leaf), -1) == 0).all(1).double().mean() for leaf in leaves])
+    zero = list(zip(map(len, leaves), shares, strict=True))
 
     def share(found: FirstInput) -> float:
         return max((silent for rows, silent in zero if not step or rows == found.rows), default=0.0 if step else 1.0)
@@ -192,9 +194,8 @@ def _alike_but_targets(evidence: Evidence, number: int) -> bool:
 def _spread(leaf: Tensor) -> float:
     """Standard deviation between samples over root mean square; 0 for zeros."""
     x = leaf.double().reshape(len(leaf), -1)
-    if bool((x == x[:1]).all()):
-        return 0.0
-    return float(x.var(0, correction=0).mean().sqrt() / x.square().mean().sqrt())
+    spread = x.var(0, correction=0).mean().sqrt() / x.square().mean().sqrt()
+    return float(spread.where((x != x[:1]).any(), 0.0))
 
 
 def _size(numbers: dict[str, float]) -> float:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
+from theta0._moments import fetched
 from theta0.diagnosis.evidence import BY_HEART, Evidence
 from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
@@ -154,7 +155,7 @@ def _mismatched(evidence: Evidence) -> Finding | None:
 
 def _all_the_same(evidence: Evidence) -> Finding | None:
     targets = [batch.targets for batch in evidence.batches]
-    known = [t.detach() for t in targets if isinstance(t, Tensor) and t.dim()]
+    known = fetched([t.detach() for t in targets if isinstance(t, Tensor) and t.dim()])
     if len(known) < len(targets):
         return None
     said = _one_label(known) if evidence.inspection.labelled else ""
@@ -227,6 +228,7 @@ def _sorted(evidence: Evidence) -> Finding | None:
     sizes = [len(t) for t in known]
     if len(known) < max(len(targets), LEAST_BATCHES) or min(sizes) < LEAST_ALIKE or not evidence.inspection.labelled:
         return None
+    known = fetched(known)
     share, classes = label_order(known)
     if share < SORTED or classes > FEW_CLASSES:
         return None
