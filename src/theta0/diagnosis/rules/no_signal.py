@@ -76,8 +76,8 @@ def _learnt_faster(evidence: Evidence) -> bool:
 
 
 def _independent(evidence: Evidence) -> Finding | None:
-    found = evidence.dependence
-    if found is None or not _hidden(evidence):
+    found = evidence.dependence if _hidden(evidence) else None  # asked for where little is learned: it costs a pass
+    if found is None:
         return None
     samples = min(sum(batch.size for batch in evidence.batches), MOST)
     return Finding(
