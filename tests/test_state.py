@@ -13,9 +13,8 @@ import theta0
 from cases import Case, case, each_diverse_case, flat, mlp, normal
 from cases import unprobed as diagnose
 from states import randomness, state_of
-from theta0 import _tensor_files
 from theta0._models import unwrapped
-from theta0._state import preserve_state, snapshot
+from theta0._state import preserve_state, snapshot, tensor_files
 from theta0.experiments import suggest_learning_rate
 from theta0.measurements import activation_shift, gradients, neuron_shifts, signals
 
@@ -266,8 +265,8 @@ def test_a_snapshot_in_a_file_puts_back_every_bit_and_as_often_as_asked(where, m
 
 
 def test_large_snapshots_are_files_that_are_gone_with_what_puts_them_back(monkeypatch, tmp_path):
-    monkeypatch.setattr(_tensor_files, "LIMIT", 1000)
-    monkeypatch.setattr(_tensor_files.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tensor_files, "LIMIT", 1000)
+    monkeypatch.setattr(tensor_files.tempfile, "tempdir", str(tmp_path))
     opened = len(os.listdir("/proc/self/fd"))
     restore = snapshot(nn.Linear(100, 100))
     assert len(os.listdir("/proc/self/fd")) == opened + 1

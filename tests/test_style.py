@@ -37,6 +37,14 @@ def length_of_body(function):
     return body[-1].end_lineno - body[0].lineno + 1 if body else 0
 
 
+def test_at_most_fourteen_private_modules_stand_at_the_top_and_one_class_intercepts_functions():
+    private = {path.name for path in ROOT.iterdir() if path.name.startswith("_") and path.suffix in ("", ".py")}
+    private -= {"__init__.py", "__main__.py", "__pycache__", "_version.py"}
+    assert len(private) <= 14, sorted(private)
+    modes = [name for name, text in SOURCES.items() if re.search(r"^class .*Torch(Function|Dispatch)Mode", text, re.M)]
+    assert modes == ["_trace/interpreter.py"]
+
+
 def test_a_function_body_has_at_most_40_lines():
     lengths = {
         f"{name}: {node.name}": length_of_body(node)

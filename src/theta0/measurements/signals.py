@@ -33,7 +33,7 @@ from theta0._moments import (
 )
 from theta0._records import Record
 from theta0._state import preserve_state
-from theta0._tensor_files import TensorFile, belongs_in_a_file
+from theta0._state.tensor_files import TensorFile, belongs_in_a_file
 from theta0._trace.calls import LinearCall, NonlinearityCall, described, trace_calls
 from theta0._trace.interpreter import Handler
 from theta0._trace.layouts import by_sample

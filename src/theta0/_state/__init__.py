@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from theta0._tensor_files import TensorFile, belongs_in_a_file
+from theta0._state.tensor_files import TensorFile, belongs_in_a_file
 from theta0._trace.interpreter import eager, no_dropout, without_checkpoints
 
 # Where nn.Module keeps what can be registered: copied one level deeper than other attributes.
