@@ -27,7 +27,7 @@ it, and the threshold with its source. The same page is shown in the terminal by
   comes from: a publication, measurements ([which](../thresholds.md)), or *judgement*, which is neither.
 
 The examples on these pages run after the following lines. Then `theta0.diagnose(model, batches, loss)`, with
-`optimizer=`, `learning_rate=` or `gradient_kept=` where an example sets them, reports the finding, or does not, as the
+`optimizer=`, `learning_rate=` or `observed=` where an example sets them, reports the finding, or does not, as the
 page says:
 
 ```python
