@@ -148,7 +148,7 @@ RULE = Rule(
         why="The rate comes from another optimizer or another model, or its exponent is wrong. Or a schedule "
         "that is made for epochs is stepped after every batch, or its warm-up is an integer division that "
         "gives 0. theta0 sees the schedule where you diagnose a script, or "
-        "pass `rates=`.",
+        "pass `observed=ObservedTraining(rates=…)`.",
         numbers=(
             (
                 "of a script's schedule whose rate falls from the first step on: the sum of all rates, divided by "
