@@ -239,7 +239,9 @@ def _take_gradients(
         for handle in handles:
             handle.remove()
     small = {name: g for name, g in zip(parameters, found, strict=False) if g is not None and name not in large}
-    totals.squares.append([*squares, *totals.add(small)])
+    for device in {gradient.device for gradient in small.values()}:  # of a model on several devices
+        squares.extend(totals.add({name: g for name, g in small.items() if g.device == device}))
+    totals.squares.append(squares)
 
 
 def _all_records(model: nn.Module, layers: dict[str, _Layer], totals: _Totals, loss: Loss) -> list[Record]:

@@ -214,7 +214,7 @@ def _fingerprint(rows: Tensor) -> Tensor:
     wide = torch.float64
     largest = rows.amax(1).to(wide) if rows.shape[1] else torch.zeros(len(rows), dtype=wide, device=rows.device)
     real = rows if rows.is_floating_point() else rows.to(wide)
-    return torch.stack((rows.sum(1, dtype=wide), torch.linalg.vector_norm(real, dim=1, dtype=wide), largest), 1)
+    return torch.stack((rows.sum(1, dtype=wide), torch.linalg.vector_norm(real, dim=1, dtype=wide), largest), 1).cpu()
 
 
 def _is_dense(leaf: Tensor, rows: int) -> bool:
