@@ -3,9 +3,10 @@
 Faults of one module's values (scale, shift, constant, copies, dead bias, gain of a normalisation, embedding, offset of
 the head) from `injection/`, at random places and sizes, into the small healthy networks there. One counts only if it is
 ill: trained for the problem's steps it makes less than half of the healthy network's progress on held-out data. The
-networks are dealt to two halves by a fixed seed; the test half is to be looked at once, after the last change.
+networks are dealt to two halves by a fixed seed; the test half is to be looked at once, after the last change, and so
+is the unseen one, of networks that took no part in anything before.
 
-    python benchmarks/explain.py [--half dev|test] [--count 60] [--out FILE.json] [--table FILE.md]     # resumable
+    python benchmarks/explain.py [--half dev|test|unseen] [--count 60] [--out FILE.json] [--table FILE.md]  # resumable
 """
 
 import argparse
@@ -106,7 +107,7 @@ def judged(half: str, count: int, store: Path) -> dict[str, dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=("dev", "test"), default="dev")
+    parser.add_argument("--half", choices=("dev", "test", "unseen"), default="dev")
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--again", action="store_true", help="forget the stored verdicts, not which faults are ill")
     parser.add_argument("--out", type=Path)

@@ -11,11 +11,12 @@ healthy: an error or warning there is a false alarm. Between the two it is left 
 `results/fault_injection_truth.json`, so that verdicts need no training.
 
 How the halves are split: networks, places and sizes by a fixed seed, before any verdict (`injection/plan.py`); four
-kinds are in the test half only. The test half is to be looked at once, when nothing will be changed any more.
+kinds are not in the development half. The test half is to be looked at once, when nothing will be changed any more; so
+is the unseen half, on networks that took no part in anything before (`injection/unseen.py`).
 
-    python benchmarks/fault_injection.py truth [--half dev|test|fresh]  # ground truth, an hour; resumable
-    python benchmarks/fault_injection.py verdicts [--half dev|test|fresh] [--out FILE.json] [--table FILE.md] [--jobs N]
-        [--backend dask://HOST:PORT]    # on a cluster that has this folder
+    python benchmarks/fault_injection.py truth [--half dev|test|fresh|unseen]    # ground truth, an hour; resumable
+    python benchmarks/fault_injection.py verdicts [--half dev|test|fresh|unseen] [--out FILE.json] [--table FILE.md]
+        [--jobs N] [--backend dask://HOST:PORT]    # on a cluster that has this folder
     python benchmarks/fault_injection.py networks                    # healthy networks at a grid of rates
 """
 
@@ -42,7 +43,7 @@ from theta0.jobs import cluster, completed
 STORE = Path("build/fault_injection")
 RESULTS = Path(__file__).parent / "results"
 PLAN, TRUTH = RESULTS / "fault_injection_plan.json", RESULTS / "fault_injection_truth.json"
-REMINDER = "The test half is to be looked at once, after the last change, and reported as it is."
+REMINDER = "The {} half is to be looked at once, after the last change, and reported as it is."
 
 
 def stored_plan() -> dict[str, list[str]]:
@@ -162,7 +163,7 @@ def grid() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", choices=("truth", "verdicts", "networks"))
-    parser.add_argument("--half", choices=("dev", "test", "fresh"), default="dev")
+    parser.add_argument("--half", choices=tuple(plan.halves()), default="dev")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--store", type=Path, default=STORE, help="what is done is kept here, and not done again")
@@ -181,8 +182,8 @@ def main() -> None:
         groups("truth", arguments.half, arguments)
         collect_truth(arguments.store)
     else:
-        if arguments.half == "test":
-            print(REMINDER)
+        if arguments.half in ("test", "unseen"):
+            print(REMINDER.format(arguments.half))
         if arguments.again:
             (arguments.store / f"verdicts_{arguments.half}.jsonl").unlink(missing_ok=True)
         groups("verdicts", arguments.half, arguments)

@@ -20,7 +20,7 @@ STORED = json.loads((BENCHMARKS / "results" / "fault_injection_truth.json").read
 
 def test_every_network_is_in_one_half():
     halves = plan.halves()
-    assert sorted(halves["dev"] + halves["test"]) == sorted(NETWORKS)
+    assert sorted(halves["dev"] + halves["test"] + halves["unseen"]) == sorted(NETWORKS)
     assert halves == STORED["halves"]
     assert plan.held_out_kinds() == STORED["held out"]
 
@@ -30,6 +30,21 @@ def test_the_halves_share_no_network_and_the_development_half_no_kind_that_is_he
         half, network, kind, _ = name.split("/")
         assert network in plan.halves()[half]
         assert half != "dev" or kind not in plan.held_out_kinds()
+    assert not set(plan.UNSEEN) & {name for half in ("dev", "test", "fresh") for name in plan.halves()[half]}
+
+
+@pytest.mark.parametrize("network", [name for name in plan.UNSEEN if name not in plan.NOT_IN["no_nonlinearity"]])
+def test_an_unseen_network_without_its_nonlinearities_is_affine(network):
+    found = plan.injected(f"unseen/{network}/no_nonlinearity/0", 0)
+    if found is None:  # the kind does not fit, and is not drawn
+        return
+    model = found.problem.model.eval()
+    a, b = (x.double() for x in found.problem.train[0][0].split(8)[:2])
+    with torch.no_grad():
+        ends, middle = (model.double()(x) for x in (torch.cat([a, b]), (a + b) / 2))
+    several = isinstance(ends, tuple)
+    for end, half in zip(ends if several else (ends,), middle if several else (middle,), strict=True):
+        torch.testing.assert_close((end[:8] + end[8:]) / 2, half)
 
 
 def test_the_stored_classes_follow_from_the_stored_shares():

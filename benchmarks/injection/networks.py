@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from . import structured, vectors
+from . import structured, unseen, vectors
 from .problem import Problem
 
 NETWORKS: dict[str, Callable[..., Problem]] = {
@@ -19,6 +19,10 @@ NETWORKS: dict[str, Callable[..., Problem]] = {
         structured.encoder, structured.attention_pooling, structured.decoder, structured.tied_decoder,
         structured.recurrent_language, structured.torch_encoder, structured.vit, structured.mixer,
         structured.graph, structured.diffusion, structured.denoiser, structured.segmentation,
+        unseen.squeeze_excitation, unseen.maxout, unseen.neural_ode, unseen.video, unseen.bilinear, unseen.wavenet,
+        unseen.translation, unseen.masked_tokens, unseen.unet, unseen.set_transformer, unseen.message_passing,
+        unseen.radial, unseen.forecaster, unseen.ordinal, unseen.factorization_machine, unseen.flow, unseen.ctc,
+        unseen.survival, unseen.triplets, unseen.actor_critic, unseen.two_tasks,
     )
 }  # fmt: skip
 
