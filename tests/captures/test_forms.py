@@ -74,11 +74,26 @@ AS_A_TARGET_FILE = {
     ),
     "the model's own": (Own, lambda net: net(x=X, labels=Y)["loss"], None, {"x": X, "labels": Y}),
 }
-AS_A_STEP = {
+WITH_A_LOSS_OF_ITS_OWN = {
     "smoothed labels": (plain, lambda net: F.cross_entropy(net(X), Y, label_smoothing=0.1)),
     "a sum": (plain, lambda net: F.mse_loss(net(X), T, reduction="sum")),
     "the target first": (plain, lambda net: F.mse_loss(T, net(X))),
     "a factor": (plain, lambda net: 10 * F.mse_loss(net(X), T)),
+    "by hand": (plain, lambda net: -(net(X).log_softmax(-1) * T.softmax(-1)).sum(-1).mean()),
+    "a slice": (plain, lambda net: F.mse_loss(net(X)[:, 0], T[:, 0])),
+    "flattened": (plain, lambda net: F.huber_loss(net(X).view(-1), T.view(-1))),
+    "class weights": (plain, lambda net: F.cross_entropy(net(X), Y, weight=torch.tensor([1.0, 3.0]))),
+    "ignored labels": (
+        plain,
+        lambda net: F.cross_entropy(net(X), torch.where(torch.arange(16) % 3 == 0, 7, Y), ignore_index=7),
+    ),
+}
+AS_A_STEP = {
+    "samples that are compared": (plain, lambda net: F.cross_entropy(net(X) @ net(X).mT, torch.arange(16))),
+    "samples of one batch": (plain, lambda net: (lambda z: F.cross_entropy(z @ z.mT, torch.arange(16)))(net(X))),
+    "written into": (plain, lambda net: F.mse_loss(net(X).mul_(2), T)),
+    "two targets": (plain, lambda net: F.mse_loss(net(X), T) + F.l1_loss(net(X), Y[:, None] + T)),
+    "a part of the samples": (plain, lambda net: F.mse_loss(net(X)[:5], T[:5])),
     "inputs of both kinds": (Pair, lambda net: F.mse_loss(net(X, second=X), T)),
     "the model's own, by position": (Own, lambda net: net(X, labels=Y)["loss"]),
     "two calls": (plain, lambda net: F.mse_loss(net(X), net(2 * X).detach() + T)),
@@ -94,6 +109,24 @@ def test_a_call_and_a_standard_loss_are_stated_as_in_a_target_file(name):
     torch.testing.assert_close(found.batches[0], batch, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", WITH_A_LOSS_OF_ITS_OWN)
+def test_a_call_and_a_loss_of_each_sample_are_inputs_targets_and_a_loss(name):
+    make, loss = WITH_A_LOSS_OF_ITS_OWN[name]
+    found = captured(make(), loss)
+    assert found.step is None
+    inputs, targets = found.batches[0]
+    assert len(inputs) == len(targets) == 16
+    value = found.loss(found.model(inputs), targets)
+    assert float(value.detach()) == found.losses[0] == float(loss(found.model).detach())
+    own, theirs = (torch.autograd.grad(v, list(found.model.parameters())) for v in (value, loss(found.model)))
+    torch.testing.assert_close(own, theirs, rtol=0, atol=0)
+    again = theta0.diagnose(**found.arguments, probe_steps=0)
+    assert {r.quantity: r.value for r in again.records if not r.layer}["loss"] == pytest.approx(
+        found.losses[0], rel=1e-5
+    )
+    found.loss(found.model.double()(inputs.double()), targets)
+
+
 @pytest.mark.parametrize("name", AS_A_STEP)
 def test_any_other_step_is_replayed_and_gives_the_loss_in_double_precision_too(name):
     make, loss = AS_A_STEP[name]
@@ -103,6 +136,12 @@ def test_any_other_step_is_replayed_and_gives_the_loss_in_double_precision_too(n
     assert value == found.losses[0] == pytest.approx(float(loss(found.model).detach()), rel=1e-6)
     again = theta0.diagnose(**found.arguments, probe_steps=0)
     assert {r.quantity: r.value for r in again.records if not r.layer}["loss"] == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize("drawn", [lambda z: z + torch.randn(16, 2), lambda z: F.dropout(z, 0.3)])
+def test_a_loss_that_draws_stays_a_step(drawn):
+    found = captured(nn.Linear(4, 2), lambda net: F.mse_loss(drawn(net(X)), T))
+    assert found.loss is None
 
 
 FACTORS = {

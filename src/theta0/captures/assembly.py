@@ -1,4 +1,4 @@
-"""From what was recorded to a model, batches and a step: whose modules they are, and which passes make one batch."""
+"""From what was recorded to a model and batches: whose modules they are, and which passes make one batch."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -335,72 +335,6 @@ class _Writer:  # a class, because values get their numbers while operations are
             self.leaves[self._numbers[key]] = leaf
             self.values.append(tensor.detach())
         return Value(self._numbers[key])
-
-
-def plain_form(batch: CapturedBatch, entries: Sequence[Entry], root: Use) -> tuple[Any, Any] | None:
-    """A step that is one call of the model and a standard loss, as a target file would state it.
-
-    Args:
-        batch: the tape.
-        entries: what it was made of.
-        root: its loss.
-
-    Returns:
-        The batch and the loss; None for any other step.
-    """
-    calls = [entry for entry in entries if entry.module is not None]
-    if len(calls) != 1 or calls[0] is not entries[0] or batch.tape.operations[0].path != "":
-        return None
-    call, operation = calls[0], batch.tape.operations[0]
-    arguments, options = mapped((operation.arguments, operation.options), lambda leaf: _brought(batch, leaf))
-    inputs = _inputs(arguments, options)
-    if inputs is None or any(operation.surroundings.autocast for operation in batch.tape.operations):
-        return None
-    if len(entries) == 1 and root.place == call.own_loss:
-        return (options, None) if not arguments else None
-    loss = _standard_loss(batch, entries) if len(entries) == 2 and call.single else None
-    return None if loss is None else ((inputs, loss[1]), loss[0])
-
-
-def _brought(batch: CapturedBatch, leaf: Any) -> Any:
-    return batch.values[leaf.number] if isinstance(leaf, Value) else leaf
-
-
-def _inputs(arguments: Sequence[Any], options: dict[str, Any]) -> Any:
-    if arguments and options:
-        return None
-    if arguments:
-        return arguments[0] if len(arguments) == 1 else tuple(arguments)
-    return options
-
-
-def _standard_loss(batch: CapturedBatch, entries: Sequence[Entry]) -> tuple[str, Any] | None:
-    """A standard loss with default settings of the call's output and a constant."""
-    operation = batch.tape.operations[1]
-    name = _STANDARD.get(getattr(operation.function, "__name__", ""))
-    arguments = list(operation.arguments)
-    output = arguments[0] if arguments else operation.options.get("input")
-    target = arguments[1] if len(arguments) > 1 else operation.options.get("target")
-    rest = [value for key, value in operation.options.items() if key not in ("input", "target")]
-    default = all(value in (None, "mean", -100, 0.0) for value in (*arguments[2:], *rest) if not _is_use(value))
-    known = name is not None and output == Result(0, 0) and isinstance(target, Value)
-    if not known or not default or any(_is_use(value) for value in (*arguments[2:], *rest)):
-        return None
-    assert name is not None
-    assert isinstance(target, Value)
-    return name, batch.values[target.number]
-
-
-_STANDARD = {
-    "cross_entropy": "cross_entropy",
-    "mse_loss": "mse",
-    "l1_loss": "l1",
-    "binary_cross_entropy_with_logits": "bce",
-}
-
-
-def _is_use(value: Any) -> bool:
-    return isinstance(value, (Result, Value, Weight))
 
 
 def stepped(found: Recording) -> list[Steps | None]:

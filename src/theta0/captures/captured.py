@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from theta0._batches import load_batches
 from theta0._errors import CaptureError
-from theta0._losses import Loss, loss_of
+from theta0._losses import Loss
 from theta0._ranks import averaged, ranks
 from theta0._state import preserve_state
 from theta0.captures.assembly import (
@@ -22,13 +21,13 @@ from theta0.captures.assembly import (
     gradient_kept,
     model_of,
     opposed,
-    plain_form,
     stepped,
     taken_back,
     tape_of,
     unscaled,
 )
 from theta0.captures.entries import Use, closure
+from theta0.captures.forms import plain_form
 from theta0.captures.passes import Pass, Recording, Steps
 from theta0.captures.schedules import scheduled_rates
 from theta0.captures.tape import CapturedBatch, replay, replayed
@@ -46,7 +45,8 @@ class CapturedStep:
     Attributes:
         model: the script's own module, before its first step; a container where no module owns all that is called.
         batches: what the script trained on.
-        loss: the loss, where the step is one call of the model and a standard loss; else None.
+        loss: the loss, where the step is one call of the model and a loss of each sample's output and target; else
+            None.
         step: replays the script's loss for a model and a batch, where the step is anything else.
         optimizer: the script's own; None where none stepped.
         learning_rate: the maximum of its schedule, as far as it was seen.
@@ -151,7 +151,7 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
         if isinstance(error, CaptureError):
             raise
         raise CaptureError(f"the training step cannot be replayed ({error}); pass step= from Python instead") from error
-    data, loss = _plain(model, batches, taped, cut, inner is not None) or (taped, None)
+    data, loss = plain_form(model, batches, taped, cut, inner is not None) or (taped, None)
     rate = None if steps is None or steps.rate <= 0 else steps.rate
     schedule = () if steps is None else steps.schedule
     if steps is not None and len(schedule) > len(steps.rates) and max(schedule) > 0:
@@ -173,7 +173,7 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
             opposed(found, steps, closure(every)),
             taken_back(found, steps, model),
             tuple(found.not_loaded),
-            "" if loss is None else str(taped[0].tape.operations[1].surroundings.source or ""),
+            str(taped[0].tape.operations[1].surroundings.source or "") if isinstance(loss, str) else "",
         ),
         clip_norm(steps),
     )
@@ -224,40 +224,3 @@ def _require_same(what: str, replayed: Tensor, own: Tensor, *, exact: bool = Tru
         f"{what}, replayed, is {shown}: a part of the script's step is not seen (numpy or .item() in the loss, a view "
         "that is written to, threads, state outside of modules), so nothing is said of it; pass step= from Python"
     )
-
-
-def _plain(
-    model: nn.Module, batches: Sequence[Sequence[Pass]], taped: Sequence[CapturedBatch], cut: Any, inner: bool
-) -> tuple[list[Any], Loss] | None:
-    """The batches and the loss as a target file would have them, where that gives the same numbers."""
-    found: list[tuple[Any, Any]] = []
-    for passes, batch in zip(batches, taped, strict=True):
-        root = passes[0].roots[0]
-        if len(passes) > 1 or not passes[0].plain or root is None:
-            return None
-        end = unscaled(root)[0] if inner else root
-        form = plain_form(batch, closure([end], cut), end)
-        if form is None or (found and form[1] != found[0][1]):
-            return None
-        found.append(form)
-    data, loss = [form[0] for form in found], found[0][1]
-    return (data, loss) if _same_form(model, data, loss, taped[0]) else None
-
-
-def _same_form(model: nn.Module, data: list[Any], loss: Loss, tape: CapturedBatch) -> bool:
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    makers: list[Callable[[], Tensor]] = [
-        lambda: loss_of(model, load_batches(data[:1], model)[0], loss)[0],
-        lambda: replay(model, tape),
-    ]
-    values: list[list[Tensor | None]] = []
-    try:
-        for make in makers:
-            with preserve_state(model), torch.enable_grad():
-                torch.manual_seed(0)
-                value = make()
-                values.append([value.detach(), *torch.autograd.grad(value, parameters, allow_unused=True)])
-    except (ValueError, RuntimeError):
-        return False
-    pairs = zip(*values, strict=True)
-    return all((a is None and b is None) or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)

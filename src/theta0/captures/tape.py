@@ -1,7 +1,7 @@
 """A training step as a straight tape: calls of modules, what is done with their outputs, and the loss at the end."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -133,7 +133,30 @@ def replayed(model: nn.Module, batch: CapturedBatch, *, exactly: bool) -> Tensor
     values = [v.detach().clone() if isinstance(v, Tensor) else v for v in batch.values]
     for number in tape.leaves:
         values[number].requires_grad_()
-    results: list[list[Tensor]] = []
+    with torch.enable_grad() if tape.differentiates else nullcontext():
+        return finished(model, tape, values, [], exactly=exactly)
+
+
+def finished(
+    model: nn.Module,
+    tape: Tape,
+    values: Mapping[int, Any] | Sequence[Any],
+    results: list[list[Tensor]],
+    *,
+    exactly: bool,
+) -> Tensor:
+    """Run the rest of a tape.
+
+    Args:
+        model: whose modules are called.
+        tape: the tape.
+        values: what the script brought, by number.
+        results: of the operations that are done.
+        exactly: as in `replayed`.
+
+    Returns:
+        The loss.
+    """
 
     def found(use: Any) -> Any:
         if isinstance(use, Result):
@@ -142,12 +165,9 @@ def replayed(model: nn.Module, batch: CapturedBatch, *, exactly: bool) -> Tensor
             return values[use.number]
         return weight_of(model, use.name) if isinstance(use, Weight) else use
 
-    with ExitStack() as stack:
-        if tape.differentiates:
-            stack.enter_context(torch.enable_grad())
-        for operation in tape.operations:
-            results.append(_ran(model, operation, found, exactly))
-        return differentiated((found(root), None if given is None else found(given)) for root, given in tape.roots)
+    for operation in tape.operations[len(results) :]:
+        results.append(_ran(model, operation, found, exactly))
+    return differentiated((found(root), None if given is None else found(given)) for root, given in tape.roots)
 
 
 def _ran(model: nn.Module, operation: Operation, found: Callable[[Any], Any], exactly: bool) -> list[Tensor]:

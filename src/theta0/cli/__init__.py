@@ -239,7 +239,7 @@ def _spectrum(t: "Target", penalties: list[str], out: Path | None, options: dict
         raise ValueError(f"--out: expected a name that ends in .png, .svg or .pdf, got {str(out)!r}")
     if t.step is not None:
         raise ValueError(
-            f"{t.name}: expected a training step that is one call of the model and a standard loss; "
+            f"{t.name}: expected a training step that is one call of the model and a loss of each sample; "
             "spectra are measured between two inputs of the model: write a file with model(), batches() and loss"
         )
     kind = optimizer_kind(t.optimizer, t.model)
