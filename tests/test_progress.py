@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from theta0 import _progress
-from theta0._progress import shown, silent
+from theta0._progress import Announcement, shown, silent
 
 
 def reported(progress) -> None:
@@ -41,3 +41,15 @@ def test_in_a_pipe_there_is_a_line_for_each_thing_that_is_done(monkeypatch, caps
 def test_nothing_is_shown_unasked(nothing, capsys):
     reported(nothing)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_an_announcement_is_shown_at_once_and_stays(terminal, monkeypatch, capsys):
+    monkeypatch.setattr(Console, "is_terminal", terminal)
+    with shown(True, "looking") as tell:
+        tell(Announcement("5 GB [of] memory"), math.nan)
+        tell("measuring", 0.5)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "5 GB [of] memory\n" in err
+    assert "measuring" not in err

@@ -11,6 +11,10 @@ SHOWN_AFTER = 2.0  # seconds
 Progress = Callable[[str, float], None]  # what is being done, and the share of the whole that is done; NaN if unknown
 
 
+class Announcement(str):  # a class, because what shows progress has to tell it from what is being done
+    """What is to be read before the work goes on: a line that stays."""
+
+
 def speaks() -> bool:
     """Whether this process prints: rank 0 of a process group, or of what `torchrun` has started; or the only one."""
     distributed = sys.modules.get("torch.distributed")  # this module does not wait for torch
@@ -60,6 +64,9 @@ def _bar(title: str) -> Iterator[Progress]:
         began, task = time.monotonic(), bar.add_task(title, total=None, visible=False)
 
         def tell(text: str, share: float = math.nan) -> None:
+            if isinstance(text, Announcement):
+                bar.console.print(text, markup=False, highlight=False)
+                return
             bar.update(task, visible=time.monotonic() - began > SHOWN_AFTER)
             if math.isnan(share):
                 bar.update(task, description=text)
@@ -74,6 +81,9 @@ def _lines(title: str) -> Progress:
     began, last, waiting = time.monotonic(), [title], list[str]()
 
     def tell(text: str, share: float = math.nan) -> None:
+        if isinstance(text, Announcement):
+            print(text, file=sys.stderr, flush=True)
+            return
         if text != last[0]:
             done = "" if math.isnan(share) else f" ({min(1.0, share):.0%} done)"
             waiting.append(f"{text}{done}")

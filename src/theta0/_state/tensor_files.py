@@ -4,7 +4,8 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,3 +86,25 @@ class TensorFile(Mapping[str, Tensor]):  # a class, because it holds an open fil
 def _pieces(tensor: Tensor) -> Sequence[Tensor]:
     whole = tensor.detach()
     return torch.split(whole.view(-1), _PIECE) if whole.is_contiguous() else [whole]
+
+
+def set_aside(leaves: Iterable[Any]) -> Callable[[], None]:
+    """Move the values of tensors to a file where they are large together, and free their memory.
+
+    Returns:
+        A function that gives the very tensors their values again; until then they are empty.
+    """
+    tensors = [leaf for leaf in leaves if type(leaf) is Tensor and leaf.layout == torch.strided]
+    if not belongs_in_a_file(sum(t.numel() * t.element_size() for t in tensors)):
+        return lambda: None
+    file, laid_out = TensorFile(), [(t.shape, t.stride()) for t in tensors]
+    for number, tensor in enumerate(tensors):
+        file.write(str(number), tensor)
+        tensor.data = tensor.new_empty(0)
+
+    def bring_back() -> None:
+        for number, (tensor, (shape, stride)) in enumerate(zip(tensors, laid_out, strict=True)):
+            tensor.data = torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
+            file.read_into(str(number), tensor)
+
+    return bring_back

@@ -25,6 +25,7 @@ from theta0.comparison.reading import read
 from theta0.comparison.results import Candidate, Comparison, Standing, TuningRun, all_diverged
 from theta0.comparison.starts import STARTS, Factory, Makers, UnmadeError
 from theta0.comparison.store import Store, digest, loss_name, run_from_dict
+from theta0.experiments.estimates import announce_time
 from theta0.experiments.optimizers import Optimizer, OptimizerKind, Scheduler, optimizer_kind, rate_of
 from theta0.jobs import cluster, completed, processes
 from theta0.treatment.trials import Trial, trial_of
@@ -279,6 +280,8 @@ class _Race:  # a class because tuning runs and finals share store, clock and co
             for start, rates in left.items():
                 if len(rates) > 1:
                     left[start] = self._better_half(start, rates, steps)
+            if share == RUNGS[0]:  # the first runs show how long a step takes
+                announce_time(self.progress, self.foreseen - self.steps, self.pace, self.deadline - time.perf_counter())
         return {start: rates[0] for start, rates in left.items()}
 
     def _better_half(self, start: str, rates: list[float], steps: int) -> list[float]:

@@ -164,6 +164,7 @@ def diagnosis_of(
     )
     evidence.progress = progress
     evidence.deadline = time.monotonic() + (math.inf if seconds is None else seconds)
+    evidence.announce()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Using a target size")  # torch's, once a call: broadcast-loss says it once
         return _without(_diagnosed(evidence, by_code), ignore)

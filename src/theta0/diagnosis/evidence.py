@@ -23,13 +23,14 @@ from theta0.diagnosis.allowed_rate import LIMIT, allowed_rate
 from theta0.diagnosis.chain import Link, chain
 from theta0.experiments.endless_fall import MOST as ENDLESS_COST
 from theta0.experiments.endless_fall import EndlessFall, endless_fall, endless_fall_later
+from theta0.experiments.estimates import VECTORS, announce_memory, announce_time
 from theta0.experiments.free_outputs import FreeOutputs, free_outputs
 from theta0.experiments.held_out import outputs_after_training
 from theta0.experiments.longer_run import longer_run
 from theta0.experiments.mismatched_pairs import Pairing, pairing
 from theta0.experiments.opposed_terms import DWARFED, SHARES, OpposedTerms, opposed_terms
 from theta0.experiments.optimizers import OptimizerKind, optimizer_kind
-from theta0.experiments.probe import RUNGS, ExperimentRun, Probe, probe
+from theta0.experiments.probe import FACTORS, RUNGS, ExperimentRun, Probe, probe
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, ShuffledLabels, permutable, shuffled_labels
 from theta0.experiments.weight_decay import PULL, SHRINKING, DecayRuns, decay_runs
 from theta0.measurements.cancelled_gradient import GRADIENTS as TWICE
@@ -111,6 +112,20 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         most = len(self.batches) + _BESIDE + self.probe_steps
         self.progress(text, (self.cost + more) / most)
 
+    def announce(self) -> None:
+        """Say beforehand what passes, short runs and the curvature will hold, where that is much."""
+        waiting = len(FACTORS) if self.probe_steps else 0
+        judged = self.rate is not None and self.kind.settings is not None
+        announce_memory(
+            self.progress,
+            self.model,
+            snapshots=1 + (waiting and waiting + 1),
+            kind=self.probed if self.probe_steps else None,
+            waiting=waiting,
+            vectors=VECTORS if judged else 0,
+            instead="leave out short runs (probe_steps=0, --no-probe), or give no learning rate",
+        )
+
     @cached_property
     def observation(self) -> Observation:
         """What one forward and backward pass per batch shows."""
@@ -118,6 +133,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         found = observed(self.model, self.batches, self.loss)
         self.pace = (time.monotonic() - began) / len(self.batches)
         self.spend(float(len(self.batches)))
+        announce_time(self.progress, self.probe_steps, self.pace, self.deadline - time.monotonic())
         complex_ones = [name for name, p in self.parameters.items() if p.is_complex()]
         if complex_ones:
             more = " and others" if len(complex_ones) > 3 else ""

@@ -1,6 +1,7 @@
 """A learning rate that is proven before it is given."""
 
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, cause
 from theta0.curvature.problem import Matrix
 from theta0.curvature.stability import largest_rate
 from theta0.curvature.top_eigenvalue import TopEigenvalue, top_eigenvalue
+from theta0.experiments.estimates import VECTORS, announce_memory, announce_time
 from theta0.experiments.halving import WINDOW, Search, brought, searched
 from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind, steppable
 from theta0.experiments.runs import Experiment, PausedRun, continued, counting, losses_at, prepared, started
@@ -131,19 +133,31 @@ def suggest_learning_rate(
     }
     data = load_batches(batches, inner, max_batches=None if max_batches is None else max(max_batches, _READ), step=step)
     inner = with_shapes(inner, data[0])
-    allowed, direction = _allowed(inner, data, loss, kind, options, needed=steps <= 0 or certify is not None)
-    if steps <= 0:
-        return allowed
-    seed = int(torch.randint(2**31, (), generator=streams(generator)("runs")))
-    with preserve_state(inner), shown(progress, "trying learning rates") as tell:
+    with shown(progress, "trying learning rates") as tell:
+        _announce(tell, inner, kind, steps)
+        began = time.monotonic()
+        allowed, direction = _allowed(inner, data, loss, kind, options, needed=steps <= 0 or certify is not None)
+        if steps <= 0:
+            return allowed
         most = max(1.0, steps - allowed.cost)
-        experiment = counting(
-            prepared(inner, data, loss, kind.make, seed), lambda made: tell("trying learning rates", made / most)
-        )
-        return _proven(experiment, kind, allowed, direction, steps, warm_up=warm_up)
+        announce_time(tell, most, (time.monotonic() - began) / max(1.0, allowed.cost))
+        seed = int(torch.randint(2**31, (), generator=streams(generator)("runs")))
+        with preserve_state(inner):
+            experiment = counting(
+                prepared(inner, data, loss, kind.make, seed), lambda made: tell("trying learning rates", made / most)
+            )
+            return _proven(experiment, kind, allowed, direction, steps, warm_up=warm_up)
 
 
 _READ = 32  # batches that the runs train on
+_AT_ONCE = 6  # runs that wait, in most searches
+
+
+def _announce(tell: Progress, model: nn.Module, kind: OptimizerKind, steps: int) -> None:
+    """Say beforehand what the curvature and the runs hold."""
+    waiting, vectors = (_AT_ONCE if steps > 0 else 0), (VECTORS if kind.settings is not None else 0)
+    snapshots = 1 + (waiting and waiting + 1)
+    announce_memory(tell, model, snapshots=snapshots, kind=kind if waiting else None, waiting=waiting, vectors=vectors)
 
 
 def _allowed(

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from theta0._batches import Batch
 from theta0._losses import Loss, backward, loss_of
 from theta0._state import seed_draws, snapshot
+from theta0._state.tensor_files import set_aside
 from theta0._training import Maker
 
 _EXPLODED = 1e3  # times the first loss
@@ -43,6 +45,8 @@ class Experiment:
 class PausedRun:
     """A run that can be continued; it holds one copy of the parameters and buffers, and the optimizer's state.
 
+    Where these are large they are files while the run waits.
+
     Attributes:
         rate: the learning rate.
         losses: of every step, before it.
@@ -50,6 +54,7 @@ class PausedRun:
         resume: puts the model into the state that the run has reached.
         diverged: whether the loss became non-finite, or a thousand times the first one.
         warm_up: steps over which the rate rises linearly to its value.
+        awaken: gives the optimizer its state again.
     """
 
     rate: float
@@ -58,6 +63,7 @@ class PausedRun:
     resume: Callable[[], None]
     diverged: bool = False
     warm_up: int = 0
+    awaken: Callable[[], None] = lambda: None
 
     def score(self, step: int, window: int) -> float:
         """The mean loss of the last steps up to one.
@@ -152,6 +158,7 @@ def continued(experiment: Experiment, run: PausedRun, until: int) -> PausedRun:
     if run.diverged or len(run.losses) >= until:
         return run
     run.resume()
+    run.awaken()
     losses, diverged = list(run.losses), False
     while len(losses) < until and not diverged:
         seed_draws(experiment.seed + len(losses))
@@ -162,8 +169,11 @@ def continued(experiment: Experiment, run: PausedRun, until: int) -> PausedRun:
         experiment.stepped()
         diverged = not abs(value) <= _EXPLODED * max(1e-12, abs(losses[0]))
     run.optimizer.zero_grad(set_to_none=True)
-    resume = experiment.restore if diverged else snapshot(experiment.model)
-    return replace(run, losses=tuple(losses), resume=resume, diverged=diverged)
+    if diverged:
+        run.optimizer.state.clear()
+        return replace(run, losses=tuple(losses), resume=experiment.restore, diverged=True)
+    awaken = set_aside(tree_leaves([list(state.values()) for state in run.optimizer.state.values()]))
+    return replace(run, losses=tuple(losses), resume=snapshot(experiment.model), awaken=awaken)
 
 
 def _raised(optimizer: torch.optim.Optimizer, step: int) -> None:

@@ -16,6 +16,7 @@ from theta0._ranks import on_every_rank
 from theta0._state import preserve_state
 from theta0.diagnosis.diagnose import diagnosis_of
 from theta0.diagnosis.results import Diagnosis, Finding
+from theta0.experiments.estimates import announce_memory, announce_time
 from theta0.experiments.free_outputs import FreeOutputs, free_outputs
 from theta0.experiments.optimizers import Optimizer, OptimizerKind, Scheduler, optimizer_kind, rate_of, steppable
 from theta0.experiments.probe import probe
@@ -107,6 +108,8 @@ def explain(
     named = kind if optimizer else None
     with preserve_state(inner), shown(progress, "explaining") as tell:
         tell("looking at the starting point", 0.0)
+        trials, began = int(budget / STEPS), time.monotonic()  # each keeps its start, and where its run is
+        announce_memory(tell, inner, snapshots=2 + 2 * trials, kind=kind, waiting=trials)
         diagnosis = diagnosis_of(
             inner,
             data,
@@ -115,6 +118,8 @@ def explain(
             rate=rate,
             observed=observed,
         )
+        pace = (time.monotonic() - began) / max(1.0, diagnosis.cost)
+        announce_time(tell, budget, pace, deadline - time.monotonic())
         bench = _bench(inner, data, loss, kind, rate, diagnosis, budget, deadline)
         bench.tell = lambda text: tell(text, bench.spent / bench.budget)
         return _explained(bench, diagnosis, keep)

@@ -1,6 +1,7 @@
 """Apply remedies, measure again, and keep what short runs on batches kept back prove better."""
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from theta0._ranks import from_first, on_every_rank
 from theta0._state import preserve_randomness, preserve_state, seed_draws, snapshot
 from theta0._training import Run
 from theta0.diagnosis.results import Diagnosis
+from theta0.experiments.estimates import announce_memory, announce_time
 from theta0.experiments.optimizers import Optimizer, Scheduler, optimizer_kind, rate_of
 from theta0.layers.standardized_input import StandardizedInput
 from theta0.measurements.observed_training import NOTHING_OBSERVED, ObservedTraining
@@ -41,6 +43,7 @@ from theta0.treatment.trials import (
 
 STANDARDIZE = "standardize-input"
 _ROUNDS = 3  # remedies on top of each other
+_COPIES = 5  # of the model, that are held at once: the start as given, the best, two that are tried, one in a run
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class _Search:  # a class because the rounds share what was spent and tried
         self.restore = snapshot(model)
         self.attempts: list[Attempt] = []
         self.cost, self.steps, self.runs, self.doing = 0.0, 0, 2 * ORDERS, ""
+        self.pace = 0.0  # seconds a gradient, the slowest seen
 
     def tell(self, text: str) -> None:
         self.doing = text
@@ -76,14 +80,17 @@ class _Search:  # a class because the rounds share what was spent and tried
     def foresee(self, runs: int) -> None:
         """So many more runs, those of the proof apart, are to come."""
         self.runs = 2 * ORDERS + self.steps // self.trial.steps + runs
+        announce_time(self.progress, self.runs * self.trial.steps - self.steps, self.pace)
 
     def _stepped(self, steps: int) -> None:
         self.steps += steps
         self.tell(self.doing)
 
     def diagnosed(self) -> Diagnosis:
+        began = time.monotonic()
         found = measured(self.model, self.trial, self.observed)
         self.cost += found.cost
+        self.pace = max(self.pace, (time.monotonic() - began) / max(1.0, found.cost))
         return found
 
     def ran(self, rate: float | None = None) -> Run:
@@ -244,6 +251,7 @@ def treat(
         _require_parts_go_through(inner, trial.rest[0], found[0], loss)
     stream = torch.initial_seed() if generator is None else generator
     with shown(progress, "fixing the starting point") as tell, preserve_randomness():
+        announce_memory(tell, inner, snapshots=_COPIES, kind=kind)
         search = _Search(inner, trial, stream, tell, observed)
         keep = search.restore
         try:
