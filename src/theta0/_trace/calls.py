@@ -29,6 +29,7 @@ class LinearCall:
         unit_axis: the axis of the output that runs over units, from the end.
         sample_axis: the axis of the output that runs over samples where the function fixes it, else None.
         options: further arguments (stride, padding, dilation, groups …), as given.
+        first: whether no other weight was applied on the way to its input, as where a layer reads the data.
     """
 
     layer: str
@@ -41,6 +42,7 @@ class LinearCall:
     unit_axis: int
     sample_axis: int | None
     options: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    first: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +113,8 @@ def calls_handler(
         if found is None or found.output.is_complex():
             return None  # units of complex numbers have no such mean, spread or slope
         count = counts[found.owner.layer] = counts.get(found.owner.layer, 0) + 1
-        call = found if count == 1 else _numbered(found, count)
+        layer = found.layer if count == 1 else f"{found.layer}#{count}"
+        call = replace(found, layer=layer, first=step.note(found.input, handler) is None)
         if linear is not None:
             linear(call)
         return Origin(sum(counts.values()), call.layer, call.owner, call.unit_axis, call.output.dim())
@@ -203,10 +206,6 @@ def _recurrent(step: Step, result: Any) -> LinearCall | None:
         unit_axis=-1,
         sample_axis=0 if batch_first else 1,
     )
-
-
-def _numbered(call: LinearCall, count: int) -> LinearCall:
-    return replace(call, layer=f"{call.layer}#{count}")
 
 
 def _with_gradient(sequence: Tensor) -> Tensor:

@@ -1,10 +1,13 @@
 """The layers of a diagnosis as chains of numbers, and where along a chain something begins."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from theta0._records import Table
+
+_ALIKE = 1e-3  # of a layer's size: samples whose outputs differ by less are alike
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,27 @@ def falling_back(links: Sequence[Link], threshold: float) -> list[Link]:
             break
         fallen.append(link)
     return fallen if any(link.sensitivity for link in fallen) else []
+
+
+def arriving(links: Sequence[Link], firsts: Collection[str]) -> float:
+    """How much gradient arrives at the first layers: the most at one before any that reads another's output."""
+    ends = list(takewhile(lambda link: link.layer in firsts, links)) or links[:1]
+    return max(link.sensitivity or 0.0 for link in ends)
+
+
+def part_beside(part: Sequence[Link], links: Sequence[Link], firsts: Collection[str], least: float) -> bool:
+    """Whether beside the first links of a chain another part reads data of its own, and gets gradient there.
+
+    As the decoder beside an encoder; learned queries, which are the same for all samples, are no data, and later steps
+    of a loop that calls the same layers are no other part.
+    """
+    names = {link.layer for link in part}
+    beyond = [link for link in links if link.layer not in names]
+    inside, outside = (
+        {link.layer.partition("#")[0] for link in some if link.layer not in firsts} for some in (part, beyond)
+    )
+    ends = [link for link in beyond if link.layer in firsts and link.relative_spread >= _ALIKE]
+    return not inside & outside and any((link.sensitivity or 0.0) >= least for link in ends)
 
 
 def without_zero_weights(links: Sequence[Link], table: Table) -> list[Link]:

@@ -56,6 +56,7 @@ class _Layer:  # grows batch by batch; a plain accumulator
 
     parameters: tuple[str, ...]
     kind: str
+    first: bool
     moments: dict[tuple[int, ...], SampleMoments] = field(default_factory=dict)
     largest: Number = 0.0
     nonfinite: Number = 0
@@ -123,13 +124,15 @@ def signals(
 class Observation:
     """What one forward and backward pass per batch shows.
 
-    Inspection and residual stream are those of the first batch. `layer_types` are in words, by path, as `Linear 10×64`.
+    Inspection and residual stream are those of the first batch. `layer_types` are in words, by path, as `Linear 10×64`;
+    `firsts` are the layers to whose inputs no other weight was applied.
     """
 
     records: list[Record]
     inspection: Inspection
     stream: ResidualStream
     layer_types: dict[str, str]
+    firsts: frozenset[str]
 
 
 def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observation:
@@ -153,7 +156,8 @@ def observed(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> Observat
             for layer in layers.values():
                 layer.steps.leaves.clear()
     types = {name: layer.kind for name, layer in layers.items()}
-    return Observation(_all_records(model, layers, totals, loss), watched.inspection, ancestry.stream, types)
+    firsts = frozenset(name for name, layer in layers.items() if layer.first)
+    return Observation(_all_records(model, layers, totals, loss), watched.inspection, ancestry.stream, types, firsts)
 
 
 @dataclass
@@ -277,7 +281,7 @@ def _forward(
 
     def linear(call: LinearCall) -> None:
         if call.layer not in layers:
-            layers[call.layer] = _Layer(call.owner.parameters, described(call))
+            layers[call.layer] = _Layer(call.owner.parameters, described(call), call.first)
         _observe(layers[call.layer], call, batch.size)
         if watched is not None:
             watched.linear(call)

@@ -1,10 +1,11 @@
 """Gradients that die out on their way back to the first layers or the first time steps."""
 
 import math
+from collections.abc import Collection, Sequence
 
 from torch import nn
 
-from theta0.diagnosis.chain import Link, falling_back
+from theta0.diagnosis.chain import Link, arriving, falling_back, part_beside
 from theta0.diagnosis.evidence import Evidence
 from theta0.diagnosis.opening import note_where_it_opens
 from theta0.diagnosis.results import MEASURED, Finding
@@ -17,35 +18,48 @@ STEPS = 1e-9  # of the largest, over time steps
 def judge(evidence: Evidence) -> list[Finding]:
     """Over layers, and over a recurrent layer's time steps."""
     links = [link for link in evidence.calls if link.backward is not None and math.isfinite(link.backward)]
-    found = (_over_layers(links), _over_steps(evidence))
+    found = (_over_layers(links, evidence.observation.firsts), _over_steps(evidence))
     return [finding for finding in found if finding is not None]
 
 
-def _over_layers(links: list[Link]) -> Finding | None:
-    """The gradient dies out on its way from the loss to the first layers."""
-    fallen = falling_back(links, WARNING)
+def _over_layers(links: list[Link], firsts: Collection[str]) -> Finding | None:
+    """The gradient dies out on its way from the loss to the first layers.
+
+    What is left of it is what arrives at the layers that read the data: others may sit on side branches, as the queries
+    of an attention do. A part with data of its own, beside one that gets the gradient, is held against its own largest:
+    that little passes into it, as into an encoder through attention, is how such parts start.
+    """
+    fallen, largest = falling_back(links, WARNING), _largest(links)
     if not fallen:
         return None
-    largest = max(link.sensitivity or 0.0 for link in links)
-    smallest = min(link.sensitivity or 0.0 for link in fallen)
-    share, begins = smallest / largest, fallen[-1]
-    severity, threshold = graded(smallest < ERROR * largest, ERROR, WARNING)
+    beside = part_beside(fallen, links, firsts, WARNING * largest)
+    inner = falling_back(fallen, WARNING) if beside else []
+    if beside and not inner and not arriving(fallen, firsts) < ERROR * largest:
+        return None
+    if inner:
+        fallen, largest = inner, _largest(fallen)
+    left, begins = arriving(fallen, firsts), fallen[-1]
+    severity, threshold = graded(left < ERROR * largest and (bool(inner) or not beside), ERROR, WARNING)
     return Finding(
         code="vanishing-gradients",
         severity=severity,
         layer=begins.layer,
-        value=share,
+        value=left / largest,
         quantity="gradient left",
         threshold=threshold,
         message=(
-            f"Going backward, the gradient's effect falls to {share:.1e} of its largest; at {begins.layer!r} and the "
-            f"{len(fallen) - 1} layers before it too little arrives for them to learn. Keep the preactivations' mean "
-            "at zero (LCW) and their variance at one."
+            f"Going backward, the gradient's effect falls to {left / largest:.1e} of its largest; at {begins.layer!r} "
+            f"and the {len(fallen) - 1} layers before it too little arrives for them to learn. Keep the "
+            "preactivations' mean at zero (LCW) and their variance at one."
         ),
         remedy="theta0 treat TARGET --with lcw --out start.safetensors",
         source=MEASURED,
         layers=tuple(link.layer for link in reversed(fallen)),
     )
+
+
+def _largest(links: Sequence[Link]) -> float:
+    return max((link.sensitivity or 0.0 for link in links), default=0.0)
 
 
 def _over_steps(evidence: Evidence) -> Finding | None:
@@ -109,8 +123,10 @@ RULE = Rule(
         numbers=(
             (
                 "how much the loss reacts to a change of 1 % at a layer (the norm of the gradient at its "
-                "preactivations times their root mean square), divided by the largest layer's. *Every* layer from "
-                "the first to the one that is named has to be below the threshold",
+                "preactivations times their root mean square), at the layers that read the data, divided by the "
+                "largest layer's. *Every* layer from the first to the one that is named has to be below the warning's "
+                "threshold; a part with data of its own, as an encoder beside a decoder, is compared with its own "
+                "largest layer, and with the network's as a warning from the error's threshold on",
                 f"error below {ERROR:g}; warning below {WARNING:g}",
                 "measured",
             ),
