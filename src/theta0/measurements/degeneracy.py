@@ -61,6 +61,11 @@ def starved_share(logits: Float[Tensor, "samples classes"], least: float = 1e-3)
         >>> starved_share(torch.tensor([[0.0, 1.0, 20.0], [0.0, 3.0, 19.0]]))
         0.6666666666666666
     """
+    return float(starved(logits, least))
+
+
+def starved(logits: Float[Tensor, "samples classes"], least: float = 1e-3) -> Float[Tensor, ""]:
+    """As `starved_share`, left on its device."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     likeliest = (logits - logits.logsumexp(-1, keepdim=True)).amax(0)
-    return float((likeliest < math.log(least / logits.shape[-1])).double().mean())
+    return (likeliest < math.log(least / logits.shape[-1])).double().mean()

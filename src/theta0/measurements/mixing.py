@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from theta0._batches import Batch, checked_forward, sliced
 from theta0._models import StepInputs, main_output, without_labels
+from theta0._moments import floats
 from theta0._state import preserve_randomness, preserve_state, seed_draws
 from theta0._trace.interpreter import Handler, Step, tensors_in, trace, without_checkpoints
 from theta0._trace.operations import Operation, operation_of
@@ -91,14 +92,24 @@ def _asked(model: nn.Module, batch: Batch, count: int) -> Mixing | Literal["pair
         return None
     if list(kept.shape).count(count) > 1:
         return "pairs"
-    if not bool(torch.isfinite(kept).all() & torch.isfinite(changed).all()):
-        return None
     rows = (kept.double() - changed.double()).reshape(count, -1).square().mean(1).sqrt()
-    size = float(kept.double().square().mean().sqrt())
-    hidden = not float(rows.max()) > _SHARE * size
-    if not hidden and not float(rows[1::2].max()) > _SHARE * size:
+    same, other_ones = rows[::2], rows[1::2]
+    asked = [
+        rows.max(),
+        same.max(),
+        other_ones.max(),
+        same.mean(),
+        other_ones.mean(),
+        kept.double().square().mean().sqrt(),
+    ]
+    finite = torch.isfinite(kept).all() & torch.isfinite(changed).all()
+    most, most_kept, most_changed, of_kept, of_changed, size, known = torch.stack(
+        [*asked, finite.double()]
+    ).tolist()  # one wait
+    hidden = not most > _SHARE * size
+    if not known or (not hidden and not most_changed > _SHARE * size):
         return None
-    if not hidden and not float(rows[::2].max()) > _SHARE * size:
+    if not hidden and not most_kept > _SHARE * size:
         return _by_place(model, other, changed, size) or Mixing(0.0, None, "")
     first, second = _Pass(), _Pass()
     if hidden:
@@ -107,7 +118,7 @@ def _asked(model: nn.Module, batch: Batch, count: int) -> Mixing | Literal["pair
         return None if second.operation is None else Mixing(second.share, second.operation, "", hidden=True)
     _outputs(model, few, _recording(first))
     _outputs(model, other, _comparing(first, second, count))
-    return Mixing(float(rows[::2].mean() / rows[1::2].mean()), second.operation, second.kind)
+    return Mixing(of_kept / of_changed, second.operation, second.kind)
 
 
 def _by_place(model: nn.Module, twins: Batch, outputs: Tensor, size: float) -> Mixing | None:
@@ -205,18 +216,17 @@ def _half_changed(batch: Batch, count: int) -> Batch | None:
 
     Every other one, since what runs over the samples one after the other changes only those behind.
     """
-    differs = False
+    differs: list[Tensor] = []
 
     def changed(leaf: Any) -> Any:
-        nonlocal differs
         if not (isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == count) or leaf.layout is not torch.strided:
             return leaf  # a sparse matrix says which samples belong together
         new = leaf[::2].repeat_interleave(2, 0)[:count]
-        differs = differs or not torch.equal(new, leaf)
+        differs.append((new != leaf).any().double())
         return new
 
     inputs = tree_map(changed, batch.inputs)
-    return replace(batch, inputs=inputs) if differs else None
+    return replace(batch, inputs=inputs) if any(floats(differs)) else None
 
 
 def _recording(record: _Pass) -> Handler:

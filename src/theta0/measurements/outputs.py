@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -10,9 +10,9 @@ from torch import Tensor
 from theta0._batches import Batch
 from theta0._losses import Loss, class_logits, constant_loss, uniform_loss
 from theta0._models import main_output
-from theta0._moments import SampleMoments, floats, merged_samples, real_entries, sample_moments, squares_of
+from theta0._moments import SampleMoments, fetched, floats, merged_samples, real_entries, sample_moments, squares_of
 from theta0._records import Record
-from theta0.measurements.degeneracy import starved_share
+from theta0.measurements.degeneracy import starved
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,9 @@ def output_records(passes: Sequence[Pass], loss: Loss) -> list[Record]:
     losses = [p.loss for p in passes if p.loss is not None]
     if losses:
         records.append(Record("", "loss", sum(losses) / len(losses)))
-    constants = [constant_loss(loss, p.outputs, p.batch) for p in passes]
+    constants = [
+        constant_loss(loss, p.outputs, batch) for p, batch in zip(passes, _with_targets_here(passes), strict=True)
+    ]
     known = [value for value in constants if value is not None]
     if known and len(known) == len(constants):
         records.append(Record("", "loss_constant", sum(known) / len(known)))
@@ -44,7 +46,7 @@ def output_records(passes: Sequence[Pass], loss: Loss) -> list[Record]:
     if uniform and all(value is not None for value in uniform):
         records.append(Record("", "loss_uniform", sum(value or 0.0 for value in uniform) / len(uniform)))
     logits = [class_logits(loss, p.outputs, p.batch) for p in passes]
-    shares = [starved_share(x.flatten(0, -2)) for x in logits if x is not None and x.dim() > 1 and x.numel()]
+    shares = floats([starved(x.flatten(0, -2)) for x in logits if x is not None and x.dim() > 1 and x.numel()])
     if shares and len(shares) == len(passes):
         records.append(Record("", "starved_class_share", sum(shares) / len(shares)))
     rows = [main_output(p.outputs) for p in passes]
@@ -57,6 +59,15 @@ def output_records(passes: Sequence[Pass], loss: Loss) -> list[Record]:
             between = deviations / seen.entries
             records.append(Record("", "output_sample_std", math.sqrt(between) if between >= 0 else math.nan))
     return records
+
+
+def _with_targets_here(passes: Sequence[Pass]) -> list[Batch]:
+    """The batches with their targets on the CPU, by one copy."""
+    places = [
+        i for i, p in enumerate(passes) if isinstance(p.batch.targets, Tensor) and not p.batch.targets.is_complex()
+    ]
+    here = dict(zip(places, fetched([passes[i].batch.targets for i in places]), strict=True))
+    return [replace(p.batch, targets=here[i]) if i in here else p.batch for i, p in enumerate(passes)]
 
 
 def _row_moments(outputs: list[Tensor]) -> SampleMoments | None:

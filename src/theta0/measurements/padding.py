@@ -69,13 +69,16 @@ def padding_of(sequences: Tensor) -> Tensor | None:
 
 def _runs(same: Tensor) -> Tensor | None:
     """The ends of rows that are True, else the beginnings."""
-    for flipped in (same.flip(1), same):
-        run = flipped.int().cumprod(1).bool()
-        run = run.flip(1) if flipped is not same else run
+    runs = [same.flip(1).int().cumprod(1).bool().flip(1), same.int().cumprod(1).bool()]
+    asked = []
+    for run in runs:
         lengths = run.sum(1)
-        enough = float((lengths > 0).double().mean()) >= _PADDED and len(set(lengths.tolist())) >= _LENGTHS
-        stray = float((same & ~run).double().mean())
-        if enough and stray <= _STRAY and not bool(run.all()):
+        different = 1 + lengths.sort().values.diff().ne(0).sum()
+        asked += [(lengths > 0).double().mean(), different.double(), (same & ~run).double().mean(), run.all().double()]
+    numbers = iter(torch.stack(asked).tolist())  # one wait for the device
+    for run in runs:
+        padded, different, stray, whole = (next(numbers) for _ in range(4))
+        if padded >= _PADDED and different >= _LENGTHS and stray <= _STRAY and not whole:
             return run
     return None
 

@@ -54,7 +54,7 @@ def _constant(evidence: Evidence) -> Finding | None:
     repeated = _repeated(evidence) if isinstance(evidence.batches[0].inputs, StepInputs) else None
     if repeated is not None:
         return repeated
-    spreads = [_spread(leaf) for leaf in _leaves(evidence)]
+    spreads = _spreads(_leaves(evidence))
     if not spreads or max(spreads) >= FAR or (max(spreads) >= ALIKE and not evidence.nothing_trains):
         return None
     met, spread = evidence.inspection.inputs, max(spreads)
@@ -178,7 +178,7 @@ def _batches_differ(evidence: Evidence) -> bool:
     """Whether the first samples of the batches differ, as where each batch repeats a sample of its own."""
     first = [[x[:1] for x in _leaves(evidence, number)] for number in range(len(evidence.batches))]
     alike = [x for x in first if [y.shape for y in x] == [y.shape for y in first[0]]]
-    spreads = [_spread(torch.cat(leaves)) for leaves in zip(*alike, strict=True)]
+    spreads = _spreads([torch.cat(leaves) for leaves in zip(*alike, strict=True)])
     return max(spreads, default=0.0) >= ALIKE
 
 
@@ -188,14 +188,18 @@ def _alike_but_targets(evidence: Evidence, number: int) -> bool:
     if not isinstance(targets, Tensor) or not targets.dim() or len(targets) != size:
         return False
     leaves = _leaves(evidence, number)
-    return bool(leaves) and max(map(_spread, leaves)) == 0 and bool((targets != targets[:1]).any())
+    return bool(leaves) and max(_spreads(leaves)) == 0 and bool((targets != targets[:1]).any())
 
 
-def _spread(leaf: Tensor) -> float:
-    """Standard deviation between samples over root mean square; 0 for zeros."""
+def _spreads(leaves: Sequence[Tensor]) -> list[float]:
+    """Of each leaf the standard deviation between samples over root mean square; 0 for zeros."""
+    return floats([_spread(leaf) for leaf in leaves])
+
+
+def _spread(leaf: Tensor) -> Tensor:
     x = leaf.double().reshape(len(leaf), -1)
     spread = x.var(0, correction=0).mean().sqrt() / x.square().mean().sqrt()
-    return float(spread.where((x != x[:1]).any(), 0.0))
+    return spread.where((x != x[:1]).any(), 0.0)
 
 
 def _size(numbers: dict[str, float]) -> float:
