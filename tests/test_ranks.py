@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import theta0
 from cases import normal
 from ranks import needs_gloo, on_ranks
 from states import state_of
+from theta0 import _ranks
 from theta0._ranks import from_all, from_first, meet
 
 pytestmark = needs_gloo
@@ -315,3 +317,13 @@ def test_torchrun_shows_the_whole_report_once_where_there_are_findings(tmp_path)
     )
     assert done.returncode == 1
     assert any(finding["severity"] == "error" for finding in json.loads(done.stdout)["findings"])
+
+
+def test_a_batch_is_sent_without_the_rest_of_the_data_that_it_was_cut_from():
+    whole = torch.randn(1000, 8)
+    for part in (whole.split(10)[3], whole[30:40].T, whole[30:40]):
+        sent = _ranks._sent(part)
+        assert torch.equal(sent, part)
+        assert len(pickle.dumps(sent)) < 2000
+    own = torch.randn(10, 8)
+    assert _ranks._sent(own) is own

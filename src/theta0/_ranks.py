@@ -197,7 +197,7 @@ def pooled(read: Callable[[], list[Any]], most: int | None, ready: type) -> list
         own: list[Any] = read()
         if any(isinstance(item, ready) for item in own):
             return own
-        own = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, own)
+        own = tree_map(_sent, own)
         marks = from_all(_mark(own))
     if len(set(marks)) == 1:
         return own
@@ -205,6 +205,14 @@ def pooled(read: Callable[[], list[Any]], most: int | None, ready: type) -> list
     parts = from_all(own[:quota])
     longest = max(map(len, parts))
     return [part[k] for k in range(longest) for part in parts if k < len(part)][:most]
+
+
+def _sent(leaf: Any) -> Any:
+    """A tensor as it is sent: on the CPU, and without the rest of a storage of which it is a part."""
+    if not isinstance(leaf, Tensor) or leaf.layout != torch.strided:
+        return leaf.cpu() if isinstance(leaf, Tensor) else leaf
+    here = leaf.cpu()
+    return here if here.untyped_storage().nbytes() <= here.numel() * here.element_size() else here.clone()
 
 
 def on_every_rank(verb: Callable[Concatenate[Model, P], Found]) -> Callable[Concatenate[Model, P], Found]:

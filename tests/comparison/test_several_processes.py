@@ -3,7 +3,9 @@
 import dataclasses
 import importlib.util
 import os
+import pickle
 import signal
+import sys
 
 import pytest
 import torch
@@ -11,7 +13,13 @@ from torch import nn
 
 from cases import normal
 from theta0 import compare
+from theta0._batches import load_batches
+from theta0.comparison.performing import packed
+from theta0.comparison.starts import Makers
+from theta0.experiments import optimizer_kind
 from theta0.jobs import cluster, completed
+from theta0.targets import load_target
+from theta0.treatment.trials import trial_of
 
 pytest.importorskip("joblib")
 SHORT = {"starts": ("default", "lcw", "unit-variance"), "steps": 6, "seeds": 2, "optimizer": "momentum"}
@@ -116,3 +124,19 @@ def test_a_dask_cluster_that_runs_by_its_address_and_by_the_surrounding_configur
         assert timeless(compare(model, learnable(), "cross_entropy", **SHORT, backend=address)) == alone
         with distributed.Client(local), joblib.parallel_config("dask"):
             assert timeless(compare(model, learnable(), "cross_entropy", **SHORT)) == alone
+
+
+def test_classes_of_a_target_file_travel_along(tmp_path, monkeypatch):
+    """Such a module is loaded under a name by which no worker finds it."""
+    path = tmp_path / "kept.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\n\nloss = 'cross_entropy'\n\n\nclass Net(nn.Linear):\n    pass\n\n\n"
+        "def model():\n    return Net(4, 2)\n\n\n"
+        "def batches():\n    return [(torch.ones(8, 4), torch.arange(8) % 2)] * 4\n"
+    )
+    target = load_target(str(path))
+    data = load_batches(target.batches, target.model)
+    trial = trial_of(data, target.loss, optimizer=optimizer_kind("sgd", target.model), rate=0.1, steps=2)
+    shared = packed(Makers(target.model, trial.rest, target.loss), trial)
+    monkeypatch.delitem(sys.modules, type(target.model).__module__)
+    assert type(pickle.loads(shared)[0]).__name__ == "Net"

@@ -1,6 +1,5 @@
 """The pieces of a race, each by itself: here, or in another process."""
 
-import importlib.util
 import math
 import pickle
 import sys
@@ -130,10 +129,10 @@ def checked_jobs(jobs: int | None, backend: str | None) -> None:
 
 
 def _importable(module: str) -> bool:
-    try:
-        return module != "__main__" and importlib.util.find_spec(module) is not None
-    except (ValueError, ImportError):
-        return False
+    """Whether a module is found where modules are looked for; being loaded, as a target file is, is not enough."""
+    top = module.partition(".")[0]
+    finders = [finder.find_spec for finder in sys.meta_path if hasattr(finder, "find_spec")]
+    return module != "__main__" and any(find(top, None) is not None for find in finders)
 
 
 @contextmanager
