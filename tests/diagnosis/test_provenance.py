@@ -237,6 +237,35 @@ def test_a_second_derivative_that_is_zero_is_named(activation):
     assert "torch.autograd.grad" in finding.source_line
 
 
+def helmholtz_loss(outputs, targets):
+    u, laplacian = outputs
+    return (laplacian + 4 * u[:, 0] - targets).square().mean()
+
+
+def test_a_second_derivative_that_is_zero_is_named_where_the_loss_keeps_a_gradient():
+    finding = found(Residual(nn.ReLU()), DATA, helmholtz_loss)[0]
+    assert (finding.code, finding.severity) == ("gradient-cut", "error")
+    assert "zero at every point" in finding.message
+    assert "torch.autograd.grad" in finding.source_line
+    assert found(Residual(nn.Tanh()), DATA, helmholtz_loss) == []
+
+
+class Slope(Residual):
+    """u and its slope, of first order."""
+
+    def forward(self, x):
+        x = x.clone().requires_grad_(True)
+        u = self.f(x)
+        return u, torch.autograd.grad(u.sum(), x, create_graph=True)[0][:, 0]
+
+
+def test_first_derivatives_of_piecewise_linear_networks_are_no_finding():
+    assert found(Slope(nn.ReLU()), DATA, helmholtz_loss) == []
+    flat = Slope(nn.ReLU())
+    nn.init.zeros_(flat.f[4].weight)  # a start at which every derivative is zero
+    assert "zero at every point" not in "".join(f.message for f in found(flat, DATA, helmholtz_loss))
+
+
 def test_smooth_ones_and_a_derivative_without_a_graph():
     assert found(Residual(nn.Tanh()), DATA, residual_loss) == []
     finding = found(Residual(nn.Tanh(), create_graph=False, retain_graph=True), DATA, residual_loss)[0]

@@ -52,8 +52,8 @@ class Cut:
     Attributes:
         operation: the operation.
         kind: "detach", "no_grad", "left torch", "not differentiable", "zero derivative", "derivative" (of a function
-            that is differentiated inside the step, which depends on nothing more), "zero" (a gradient arrives and none
-            is passed on), "rebuilt" or "codes" (what is compared with data depends on data by whole numbers only).
+            that is differentiated inside the step, which depends on nothing more), "flat" (a derivative of a derivative
+            that is zero at every point), "zero" (a gradient arrives and none is passed on), "rebuilt" or "codes" (what is compared with data depends on data by whole numbers only).
         parameters: the names of the parameters that get no gradient, in the model's order.
         term: where only a summand of the loss is cut off: its number among the summands.
         partly: whether the parameters get a gradient by other paths.
@@ -98,12 +98,14 @@ class _Trail:
         lost: those on which it depends by its value only, as bits.
         cuts: the cuts behind it, as bits.
         data: whether numbers that the model is given are in it, and not only whole numbers made of them.
+        derived: whether a derivative that the step takes is in it.
     """
 
     live: int = 0
     lost: int = 0
     cuts: int = 0
     data: bool = False
+    derived: bool = False
 
 
 @dataclass
@@ -207,8 +209,13 @@ def _paths_handler(seen: _Seen) -> Handler:
         results = tensors_in(changed, {})
         if not results or not live:
             return _Trail(0, lost, cuts, data) if results else None
+        again = any(trail.derived for _, trail in trails)
+        derived = again or step.function is torch.autograd.grad
         if all(r.requires_grad for r in results):
-            return _Trail(live, lost, cuts, data)
+            if again and seen.activations and _flat(step, results):
+                seen.cuts.append((operation_of(step), "flat", live))
+                cuts |= 1 << (len(seen.cuts) - 1)
+            return _Trail(live, lost, cuts, data, derived)
         by = tensors_in((step.argument((1, "inputs")),), {}) if step.function is torch.autograd.grad else ()
         by_data = not any(trail_of(step, tensor).live for tensor in by)  # not by weights, or what is made of them
         seen.cuts.append((operation_of(step), _kind(step, results, by_data), live))
@@ -218,6 +225,12 @@ def _paths_handler(seen: _Seen) -> Handler:
 
     handler = Handler(after=after)
     return handler
+
+
+def _flat(step: Step, results: Sequence[Tensor]) -> bool:
+    """Whether a derivative is zero everywhere although what is differentiated is not."""
+    of = tensors_in((step.argument((0, "outputs")),), {}) if step.function is torch.autograd.grad else ()
+    return any(bool(t.any()) for t in of) and not any(bool(r.any()) for r in results)
 
 
 def _joined(step: Step, trails: Sequence[tuple[Tensor, _Trail]]) -> tuple[int, int, int, bool]:
@@ -371,10 +384,10 @@ def _dead_elsewhere(
 
 
 def _constant_derivatives(names: Sequence[str], seen: _Seen, trail: _Trail) -> list[Cut]:
-    """Derivatives by an input that the loss is made of, and that are constants for autograd."""
+    """Derivatives by an input that the loss is made of, and that are constants for autograd, or zero everywhere."""
     found = []
     for i, (operation, kind, lost) in enumerate(seen.cuts):
-        if kind == "create_graph" and trail.cuts >> i & 1:
+        if kind in ("create_graph", "flat") and trail.cuts >> i & 1:
             parameters = tuple(name for j, name in enumerate(names) if lost >> j & 1)
             found.append(Cut(operation, kind, parameters, partly=True))
     return found[:1]

@@ -131,11 +131,16 @@ def _applied(seen: _Seen, parameters: list[int], given: _Behind) -> int:
 
 
 def cuts_handler(found: Callable[[Step], None]) -> Handler:
-    """A handler that shows each operation whose floating result has no gradient though an argument has; no notes."""
+    """A handler that shows each operation whose floating result has no gradient though an argument has; no notes.
+
+    Of derivatives that the step takes, also those that are zero at every point.
+    """
 
     def after(step: Step, result: Any) -> None:
-        first = result[0] if isinstance(result, tuple) and step.function is torch.autograd.grad else result
-        made = isinstance(first, Tensor) and first.is_floating_point() and not first.requires_grad
+        derivative = step.function is torch.autograd.grad
+        first = result[0] if isinstance(result, tuple) and derivative else result
+        made = isinstance(first, Tensor) and first.is_floating_point()
+        made = made and (not first.requires_grad or (derivative and not bool(first.any())))
         if made and step.name not in FACTORIES and any(t.requires_grad for t in step.tensors):
             found(step)
 

@@ -22,7 +22,7 @@ def judge(evidence: Evidence) -> list[Finding]:
     cuts = [cut for cut in paths.cuts if not cut.partly and (cut.kind != "zero" or cut.term is not None)]
     kinds = dict.fromkeys(cut.kind for cut in cuts if cut.term is None)
     whole = [_finding(evidence, paths, [c for c in cuts if c.kind == kind and c.term is None]) for kind in kinds]
-    whole += [_codes(evidence, cut) if cut.kind == "codes" else _constant(cut) for cut in partly]
+    whole += [_codes(evidence, cut) if cut.kind == "codes" else _constant(cut, paths) for cut in partly]
     return whole + [_of_term(evidence, paths, cut) for cut in cuts if cut.term is not None] + recurrence
 
 
@@ -55,19 +55,26 @@ def _finding(evidence: Evidence, paths: GradientPaths, cuts: Sequence[Cut]) -> F
     )
 
 
-def _constant(cut: Cut) -> Finding:
-    """A derivative by an input in the loss, which the gradient of the loss leaves out."""
+def _constant(cut: Cut, paths: GradientPaths) -> Finding:
+    """A derivative by an input in the loss, which the gradient of the loss leaves out, or which is zero everywhere."""
+    if cut.kind == "flat":
+        said = (
+            f"The loss is made of a derivative that is exactly zero at every point: the one taken at {cut.operation}. "
+            f"What it stands for is missing from the loss. {_advice(cut, paths)}"
+        )
+    else:
+        said = (
+            f"The loss is made of a derivative that is taken at {cut.operation} without create_graph=True: it is a "
+            "constant for autograd, so that the gradient of the loss leaves out how the weights change it, and leads "
+            f"elsewhere. {_ADVICE['create_graph']} Where it is meant to be a constant, say so by detach()."
+        )
     return Finding(
         code="gradient-cut",
         severity="error",
         layer=cut.operation.path,
         value=1.0,
         threshold=0.0,
-        message=(
-            f"The loss is made of a derivative that is taken at {cut.operation} without create_graph=True: it is a "
-            "constant for autograd, so that the gradient of the loss leaves out how the weights change it, and leads "
-            f"elsewhere. {_ADVICE['create_graph']} Where it is meant to be a constant, say so by detach()."
-        ),
+        message=said,
         remedy="",
         source="the autograd graph of one step",
         layers=(cut.operation.path,),
@@ -156,13 +163,14 @@ _WHY = {
     "derivative": "the derivative that is taken there does not depend on the parameters: the next derivative is zero "
     "everywhere",
     "create_graph": "the derivative is taken without create_graph=True and is a constant for autograd",
+    "flat": "the derivative that is taken there is zero everywhere",
     "rebuilt": "its result is a new tensor without a graph",
     "zero": "a gradient arrives there and exactly zero is passed on",
 }
 
 
 def _advice(cut: Cut, paths: GradientPaths) -> str:
-    if cut.kind in ("derivative", "zero") and paths.piecewise_linear:
+    if cut.kind in ("derivative", "zero", "flat") and paths.piecewise_linear:
         return (
             f"The second derivative of {listed(paths.piecewise_linear)} is zero: use a smooth nonlinearity, as tanh, "
             "SiLU or softplus."
@@ -211,6 +219,11 @@ RULE = Rule(
                 "trained parameters choose, such as codes to look up",
                 "error for any; warning where a short run trains",
                 "exact, from the graph",
+            ),
+            (
+                "a derivative that the step takes of another derivative",
+                "error where it is zero at every point and what is differentiated is not",
+                "exact, from one step",
             ),
             (
                 "a recurrence of three or more steps",
