@@ -33,6 +33,8 @@ from theta0.experiments.optimizers import OptimizerKind, optimizer_kind
 from theta0.experiments.probe import FACTORS, RUNGS, ExperimentRun, Probe, probe
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, ShuffledLabels, permutable, shuffled_labels
 from theta0.experiments.weight_decay import PULL, SHRINKING, DecayRuns, decay_runs
+from theta0.measurements.alike_outputs import MOST as MOST_ALIKE
+from theta0.measurements.alike_outputs import AlikeOutputs, alike_outputs
 from theta0.measurements.cancelled_gradient import GRADIENTS as TWICE
 from theta0.measurements.cancelled_gradient import CancelledGradient, cancelled_gradient
 from theta0.measurements.causality import SAMPLES as AHEAD
@@ -497,6 +499,15 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         whole = isinstance(self.batches[0].inputs, StepInputs)
         self.spend(count_gradients(forward=2 * (1.0 if whole else min(1.0, SAMPLES / self.batches[0].size))))
         return mixing(self.model, self.batches[0])
+
+    @cached_property
+    def alike_outputs(self) -> AlikeOutputs | None:
+        """Samples that have exactly the same output; None where that cannot be asked, or a short run trains."""
+        batch = self.batches[0]
+        if not self.finite or isinstance(batch.inputs, StepInputs) or batch.size < 4 or self.training is not None:
+            return None
+        self.spend(count_gradients(forward=min(1.0, MOST_ALIKE / batch.size)))
+        return alike_outputs(self.model, batch)
 
     @cached_property
     def look_ahead(self) -> LookAhead | None:

@@ -1,4 +1,4 @@
-"""Outputs that are the same for every sample."""
+"""Outputs that are the same for every sample, or for most."""
 
 from theta0.diagnosis.chain import zero_weight
 from theta0.diagnosis.evidence import Evidence
@@ -7,10 +7,41 @@ from theta0.diagnosis.results import MEASURED, Finding
 from theta0.diagnosis.rule import Place, Rule, RuleDoc
 
 SPREAD = 1e-3  # standard deviation between samples over the root mean square
+SHARE = 0.5  # of the samples
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """All samples get the same output although the last layer's weights are not zero."""
+    """All samples get the same output although the last layer's weights are not zero; or most of them do."""
+    return _constant(evidence) or _alike(evidence)
+
+
+def _alike(evidence: Evidence) -> Finding | None:
+    found = evidence.alike_outputs
+    if found is None or found.alike < max(3.0, SHARE * found.samples):
+        return None
+    where = found.operation
+    return Finding(
+        code="constant-output",
+        severity="error",
+        layer="" if where is None else where.path,
+        value=found.alike / found.samples,
+        quantity="share of samples",
+        threshold=SHARE,
+        message=(
+            f"{found.alike} of {found.samples} samples whose inputs differ get exactly the same output"
+            + ("" if where is None else f", since {where}")
+            + (". " if where is None else " gives the same for them. ")
+            + "What they hold does not reach the output: look at what is selected there. Of padded sequences take each "
+            "one's own last step, not the last of the padding."
+        ),
+        remedy="",
+        source=MEASURED,
+        layers=() if where is None else (where.path,),
+        source_line="" if where is None else where.line,
+    )
+
+
+def _constant(evidence: Evidence) -> Finding | None:
     links, whole = evidence.links, evidence.network
     spread, rms = whole.get("output_sample_std"), whole.get("output_rms", 0.0)
     if spread is None or not links or links[-1].rms == 0 or not rms > 0 or not spread / rms < SPREAD:
@@ -45,7 +76,8 @@ RULE = Rule(
         meaning="The network returns the same output for every input, so it cannot tell samples apart. The "
         "gradient depends on the samples hardly at all.",
         why="The cause is nearly always in an earlier layer: signals that shrink, activation shift, dead units "
-        "or saturated units. The report lists it first.",
+        "or saturated units. The report lists it first. Where only some samples have the same output, the network looks "
+        "at a place that holds nothing of them, as the padding behind a sequence.",
         numbers=(
             (
                 "the standard deviation of the outputs between samples, divided by their root mean square. It is not"
@@ -53,6 +85,12 @@ RULE = Rule(
                 "and gets a gradient",
                 f"error below {SPREAD:g}",
                 "measured",
+            ),
+            (
+                "samples whose inputs differ and whose outputs, in evaluation mode, are equal to the last bit, as a share "
+                "of a batch; asked where a short run does not train",
+                f"error from {SHARE:g}, three at least, if others differ",
+                "exact; the threshold is judgement",
             ),
         ),
         fix="nn.init.zeros_(model[2].bias)",
