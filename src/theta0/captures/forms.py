@@ -44,6 +44,10 @@ class ScriptLoss:
     constants: dict[int, Tensor]
     dtype: torch.dtype
 
+    def __repr__(self) -> str:
+        """The loss by the script's line where it ends."""
+        return f"<the script's loss at {self.tape.operations[-1].surroundings.source}>"
+
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss.
 

@@ -53,7 +53,8 @@ class Cut:
         operation: the operation.
         kind: "detach", "no_grad", "left torch", "not differentiable", "zero derivative", "derivative" (of a function
             that is differentiated inside the step, which depends on nothing more), "flat" (a derivative of a derivative
-            that is zero at every point), "zero" (a gradient arrives and none is passed on), "rebuilt" or "codes" (what is compared with data depends on data by whole numbers only).
+            that is zero at every point), "zero" (a gradient arrives and none is passed on), "rebuilt" or "codes" (what
+            is compared with data depends on data by whole numbers only).
         parameters: the names of the parameters that get no gradient, in the model's order.
         term: where only a summand of the loss is cut off: its number among the summands.
         partly: whether the parameters get a gradient by other paths.

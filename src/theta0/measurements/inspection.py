@@ -100,7 +100,9 @@ class Inspection:  # grows during one pass; a plain accumulator
     chain: AffineChain = field(default_factory=AffineChain)
     summands: int = 1
     cuts: int = 0  # operations at which a gradient ends
-    constant_derivatives: bool = False  # whether a derivative in the step has no graph of its own, or is zero everywhere
+    constant_derivatives: bool = (
+        False  # whether a derivative in the step has no graph of its own, or is zero everywhere
+    )
     pairs: bool = False  # whether a loss tells the samples of the batch apart
     normalized: set[str] = field(default_factory=set)  # layers behind which a normalization comes before another weight
     bounded: bool = False  # whether the loss is a sum of standard losses, and so has a lower bound

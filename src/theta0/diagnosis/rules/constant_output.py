@@ -76,8 +76,8 @@ RULE = Rule(
         meaning="The network returns the same output for every input, so it cannot tell samples apart. The "
         "gradient depends on the samples hardly at all.",
         why="The cause is nearly always in an earlier layer: signals that shrink, activation shift, dead units "
-        "or saturated units. The report lists it first. Where only some samples have the same output, the network looks "
-        "at a place that holds nothing of them, as the padding behind a sequence.",
+        "or saturated units. The report lists it first. Where only some samples have the same output, the network "
+        "looks at a place that holds nothing of them, as the padding behind a sequence.",
         numbers=(
             (
                 "the standard deviation of the outputs between samples, divided by their root mean square. It is not"
@@ -87,8 +87,8 @@ RULE = Rule(
                 "measured",
             ),
             (
-                "samples whose inputs differ and whose outputs, in evaluation mode, are equal to the last bit, as a share "
-                "of a batch; asked where a short run does not train",
+                "samples whose inputs differ and whose outputs, in evaluation mode, are equal to the last bit, as a "
+                "share of a batch; asked where a short run does not train",
                 f"error from {SHARE:g}, three at least, if others differ",
                 "exact; the threshold is judgement",
             ),

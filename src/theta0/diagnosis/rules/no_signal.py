@@ -15,6 +15,7 @@ from theta0.experiments.mismatched_pairs import CLEAR as FOUND
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, PERMUTATIONS
 from theta0.measurements.dependence import CLEAR, MOST
 from theta0.measurements.label_order import label_order
+from theta0.measurements.turned_targets import turned_targets
 
 FASTER = 0.5  # of what the real labels gain over permuted ones: there is something to learn
 ADVANTAGE = 0.1  # of what the real labels gain over permuted ones
@@ -22,6 +23,7 @@ LEAST_ALIKE = 8  # samples
 LEAST_BATCHES, FEW_CLASSES = 3, 2.5  # batches; different labels in a batch, on average
 RARE, COLUMNS = 0.25, 8  # different categories over all that are given; of a table, at most: more are a sequence
 FEW = 0.25  # different samples over all, within batches
+TURNED = 0.25  # of the samples
 SORTED = 0.5  # of what the number of a batch could say of the labels at most
 LEAST_PAIRS = 128  # rows of batches not trained on
 CHANCE = 2.5  # standard deviations above permuted targets: no dependence is seen
@@ -29,7 +31,7 @@ CHANCE = 2.5  # standard deviations above permuted targets: no dependence is see
 
 def judge(evidence: Evidence) -> Finding | None:
     """Whether the labels differ, and by how much real ones are learned better than the best of the permuted ones."""
-    found = _all_the_same(evidence) or _few_samples(evidence) or _sorted(evidence)
+    found = _all_the_same(evidence) or _few_samples(evidence) or _sorted(evidence) or _turned(evidence)
     if found is not None:
         return found
     rare = evidence.hardly_learnt and _categories_are_rare(evidence)
@@ -45,6 +47,29 @@ def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> F
     """What short runs do not learn says nothing of the labels where data out of scale or an error explain it."""
     explained = any(o.code == "input-scale" or (o.severity == "error" and o.code != "does-not-train") for o in others)
     return None if finding.severity == "warning" and explained else finding
+
+
+def _turned(evidence: Evidence) -> Finding | None:
+    """Images and masks that were flipped or turned apart."""
+    found = turned_targets(evidence.batches)
+    if found is None or found.share < TURNED:
+        return None
+    return Finding(
+        code="no-signal",
+        severity="error" if evidence.training is None else "warning",
+        layer="",
+        value=found.share,
+        quantity="share of samples",
+        threshold=TURNED,
+        message=(
+            f"{found.share:.0%} of {found.samples} targets fit their inputs better after a flip or a turn, not all "
+            f"after the same one: the mean correlation over the places is {found.given:.2g} as they are, and "
+            f"{found.fit:.2g} after each one's best. Inputs and targets are augmented apart: draw once for both, or "
+            "give both to the augmentation together."
+        ),
+        remedy="# look at a few inputs with their targets laid over them",
+        source=MEASURED,
+    )
 
 
 def _categories_are_rare(evidence: Evidence) -> bool:
@@ -296,6 +321,13 @@ RULE = Rule(
                 f"within batches of {LEAST_ALIKE} samples or more, where inputs are amounts and not whole numbers",
                 f"warning at {FEW:g} or less",
                 "drawn without replacement they give 1, with it 0.63 or more of a data set as large as the batch",
+            ),
+            (
+                "the share of images whose map of targets over the same places correlates clearly better with them "
+                "after a flip or a quarter turn, not all after the same one; asked where maps fit their own "
+                "images better than others'",
+                f"warning from {TURNED:g}; error where a short run does not train",
+                "measured",
             ),
             (
                 "how much the batch that a sample is in says about its label, as a share of the most that it could "
