@@ -173,6 +173,7 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
             opposed(found, steps, closure(every)),
             taken_back(found, steps, model),
             tuple(found.not_loaded),
+            found.later,
             str(taped[0].tape.operations[1].surroundings.source or "") if isinstance(loss, str) else "",
         ),
         clip_norm(steps),

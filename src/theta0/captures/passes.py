@@ -139,6 +139,7 @@ class Recording:  # grows while the script runs
         stepping: whether an optimizer's step runs.
         places: the parameters that optimizers have trained, by where their values lie.
         written: the line that wrote to each of them last, outside of optimizers.
+        later: the line behind the stopped loop that trains again; "" where none is seen.
         not_loaded: the calls of `load_state_dict` that left out what they were given.
     """
 
@@ -170,6 +171,7 @@ class Recording:  # grows while the script runs
     stepping: bool = False
     places: dict[int, int] = field(default_factory=dict)
     written: dict[int, str] = field(default_factory=dict)
+    later: str = ""
     not_loaded: list[NotLoaded] = field(default_factory=list)
 
     @property

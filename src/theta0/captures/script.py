@@ -11,6 +11,7 @@ from types import ModuleType
 from theta0._errors import CaptureError
 from theta0._ranks import group_kept
 from theta0.captures.captured import Captured, captured_steps, put_back
+from theta0.captures.later_training import later_training
 from theta0.captures.passes import Recording, Stop
 from theta0.captures.recording import recorded
 
@@ -151,8 +152,9 @@ def run_script(
             with group_kept() if keep_main else nullcontext():
                 _run(path, argv, keep_main)
             found.ended = not recording.stopped
-        except Stop:
-            pass
+        except Stop as stop:
+            later = later_training(path, stop.__traceback__)
+            recording.later = "" if later is None else f"{later}; look at it with --loop {loop + 1} (loop={loop + 1})"
         except (Exception, SystemExit) as error:
             found.error = error if not isinstance(error, SystemExit) or error.code else None
     return _fill(found, recording, str(path))

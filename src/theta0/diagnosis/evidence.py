@@ -92,6 +92,8 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         probe_steps: int = 0,
     ) -> None:
         self.observed, self.probe_steps, self.not_measured = observed, probe_steps, list[str]()
+        if observed.later:
+            self.not_measured.append(f"The script trains again at {observed.later}.")
         self.model = with_shapes(model, batches[0])
         self.kind = optimizer if isinstance(optimizer, OptimizerKind) else optimizer_kind(optimizer, self.model)
         if self.kind.closure:

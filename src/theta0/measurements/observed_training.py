@@ -22,6 +22,8 @@ class ObservedTraining:
             then no finding.
         taken_back: the trained parameters that are changed between steps so that these lead nowhere.
         not_loaded: the calls of `load_state_dict(…, strict=False)` that left out what they were given.
+        later: the line of the script that trains again behind what was captured, and how to look at that; "" where none
+            is seen.
         loss_line: the script's line that calls a standard loss, which is stated by its name; "" for any other.
 
     Raises:
@@ -37,6 +39,7 @@ class ObservedTraining:
     opposed: bool = False
     taken_back: Sequence[TakenBack] = ()
     not_loaded: Sequence[NotLoaded] = ()
+    later: str = ""
     loss_line: str = ""
 
     def __post_init__(self) -> None:
