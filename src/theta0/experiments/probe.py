@@ -32,6 +32,7 @@ ONE_BATCH = 16  # samples that any network that trains can memorize
 _ONE_BATCH_STEPS = 30  # gradients kept for that
 _LONGEST, _CHUNK = 90, 15  # steps of one run: plateaus of networks that train end by then; between looks at the loss
 _GONE, _GOES_ON = 0.1, 0.05  # of the way down, in all and in the second half: further is no standing still
+_STANDS = 0.02  # of that way, whether down or up: the rate does nothing
 _HALVED = 0.5  # of what there is to learn of them
 PROVEN = 30  # steps of a rate that is advised in the place of another
 
@@ -165,10 +166,10 @@ def probe(
     """Train briefly from the model's start, at the user's rate or at five, and say whether that is training.
 
     The run at the given rate goes on to 40 steps while it is on its way; where it has not learned anything, others are
-    tried (*trial of rates*): at ten and a hundred times the rate, then at a tenth, if the loss fell; at a tenth and a
-    hundredth, then at ten times, if it did not. Without a given rate the first moves the weights by 3 % a step. Where
-    no rate trains, a few samples are tried alone, which any network that can be trained memorizes. The model is
-    left as it was.
+    tried (*trial of rates*): at ten and a hundred times the rate, then at a tenth, if the loss fell or hardly moved; at
+    a tenth and a hundredth, then at ten times, if it rose. Without a given rate the first moves the weights by 3 % a
+    step. Where no rate trains, a few samples are tried alone, which any network that can be trained memorizes. The
+    model is left as it was.
 
     Args:
         model: the network, in the mode in which it is trained.
@@ -225,7 +226,8 @@ def _probed(
         fell = not state.runs[anchor].diverged and state.score(anchor) < first
         if fell and not state.trains(anchor) and state.closing(anchor) > CLOSING:
             state = _brought(state, anchor, RUNGS[2])
-        factors = _UPWARDS if fell else _DOWNWARDS
+        stands = abs(state.score(anchor) - first) < _STANDS * abs(first - state.level)
+        factors = _UPWARDS if fell or stands else _DOWNWARDS
         near, state = [*near, _by_first_step(experiment, kind)[0]], replace(state, spent=state.spent + 1)
     rates = _deduplicated([anchor, *near, *(anchor * factor for factor in factors)])[: len(FACTORS)]
     state = _tried(state, rates)

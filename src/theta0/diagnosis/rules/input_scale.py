@@ -20,13 +20,14 @@ LARGE_OUTPUT = 10.0  # root mean square of what the first layer makes of them
 SMALL = 0.01  # the largest magnitude
 ALIKE = 1e-3  # standard deviation between samples over root mean square
 FAR = 0.05  # the same, where no short run trains
+UNEVEN, COLUMNS = 1e3, 3  # times the median column's deviation, where no short run trains; columns
 SILENT = 0.5  # of the samples
 REPEATED = 4  # samples of a step, at least
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Data that are too large, too small, the same for all samples, or lost before the first weight."""
-    return _large(evidence) or _constant(evidence) or _lost(evidence) or _small(evidence)
+    return _large(evidence) or _constant(evidence) or _lost(evidence) or _small(evidence) or _uneven(evidence)
 
 
 def _large(evidence: Evidence) -> Finding | None:
@@ -46,6 +47,27 @@ def _large(evidence: Evidence) -> Finding | None:
         f"The data reach layer {first.layer!r} with root mean square {first.rms:.3g} and mean {first.mean:.3g}, "
         "where weights are drawn for about 1; the layer's output is as far off. "
         "Standardize the inputs to mean 0 and standard deviation 1, then diagnose again.",
+    )
+
+
+def _uneven(evidence: Evidence) -> Finding | None:
+    """A column of a table far larger than the others, also where a normalization of units stands behind the weights."""
+    tables = [x.double() for x in _leaves(evidence) if x.dim() == 2 and x.is_floating_point() and x.shape[1] > 1]
+    if len(tables) != 1 or not evidence.nothing_trains:
+        return None
+    spreads = tables[0].std(0)
+    varied = spreads[spreads > 0]
+    if len(varied) < COLUMNS or not float(varied.max() / varied.median()) > UNEVEN:
+        return None
+    column, ratio = int(spreads.argmax()), float(varied.max() / varied.median())
+    met = evidence.inspection.inputs
+    return _finding(
+        "error",
+        [met[0].layer if met else ""],
+        (ratio, UNEVEN),
+        f"Column {column} of the inputs varies {ratio:.2g} times as much as the median column: in every unit it drowns "
+        "the others, and what normalizes units afterwards does not undo that. Standardize each column to mean 0 and "
+        "standard deviation 1.",
     )
 
 
@@ -238,6 +260,11 @@ RULE = Rule(
                 "the standard deviation of the inputs between samples, divided by their root mean square",
                 f"error at 0, over all samples or within each batch, if the targets differ; warning below {ALIKE:g}, "
                 f"or below {FAR:g} where no short run trains",
+                "judgement",
+            ),
+            (
+                "of a table, the largest standard deviation of a column over the median one",
+                f"error above {UNEVEN:g} where no short run trains, with {COLUMNS} columns or more that vary",
                 "judgement",
             ),
             (

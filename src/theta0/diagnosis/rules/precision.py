@@ -1,4 +1,6 @@
-"""Steps or squares that the number format of the weights, or of the optimizer's state, cannot hold."""
+"""Steps or squares that the number format of the weights, or of the optimizer's state, cannot hold; or epsilon."""
+
+import math
 
 import torch
 from torch import nn
@@ -9,16 +11,52 @@ from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded, listed
 
 ERROR, WARNING = 0.9, 0.5  # of the weights in half precision
 FEW = 0.1  # of the root mean square: one normal entry in twelve is smaller, and one infinite weight is enough
+DAMPED = 0.03  # of epsilon
 _HALF = (torch.float16, torch.bfloat16)
 _ADAPTIVE = {"adam": (0.1, 1e-3), "adamw": (0.1, 1e-3), "rmsprop": (1.0, 1e-2)}  # 1 - β₁ and 1 - β₂
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Half-precision weights: squares that underflow first, then steps below half a spacing."""
-    half = {n: p for n, p in evidence.parameters.items() if p.requires_grad and p.dtype in _HALF}
-    if not half or not evidence.has_loss or not evidence.finite:
+    """Half-precision weights: squares that underflow, then steps below half a spacing; gradients below epsilon."""
+    if not evidence.has_loss or not evidence.finite:
         return None
-    return _squares(evidence, half) or _steps(evidence, half)
+    half = {n: p for n, p in evidence.parameters.items() if p.requires_grad and p.dtype in _HALF}
+    found = (_squares(evidence, half) or _steps(evidence, half)) if half else None
+    return found or _damped(evidence)
+
+
+def _damped(evidence: Evidence) -> Finding | None:
+    """An adaptive step divides by the gradient's size plus epsilon: below it the step shrinks with the gradient."""
+    settings = evidence.kind.settings
+    if settings is None or evidence.optimizer not in _ADAPTIVE:
+        return None
+    sizes = {
+        n: evidence.table[n].get("gradient_norm", 0.0) / p.numel() ** 0.5
+        for n, p in evidence.parameters.items()
+        if n in evidence.trained
+    }
+    moved = {n: size for n, size in sizes.items() if size > 0}
+    largest = max(moved.values(), default=math.inf)
+    if not largest < DAMPED * settings.eps:
+        return None
+    name = max(moved, key=lambda n: moved[n])
+    shown = {"adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop"}[evidence.optimizer]
+    return Finding(
+        code="precision",
+        severity="error",
+        layer=name,
+        value=largest / settings.eps,
+        quantity="gradient over epsilon",
+        threshold=DAMPED,
+        message=(
+            f"The gradients' entries are of size {largest:.1e} at most (root mean square, of {name}), below the "
+            f"epsilon of {shown}, {settings.eps:g}, which divides them: a step is {largest / settings.eps:.1e} of what "
+            "the rate says. Leave out what makes the loss so small (a factor, a division twice), or lower eps."
+        ),
+        remedy="",
+        source="Kingma & Ba (2015), Adam, algorithm 1",
+        layers=tuple(moved),
+    )
 
 
 def _squares(evidence: Evidence, half: dict[str, nn.Parameter]) -> Finding | None:
@@ -97,7 +135,7 @@ RULE = Rule(
         "the first step makes them infinite.",
         why="A bfloat16 number has 8 bits of precision: a change below 0.4 % of a weight is rounded to "
         "nothing. In float16, the squared gradients that Adam keeps, and its epsilon, are below the "
-        "smallest number.",
+        "smallest number. In any format, a loss that is scaled down very far has gradients below epsilon.",
         numbers=(
             (
                 "the share of half-precision weights that a step does not change, or whose squared gradients round "
@@ -105,6 +143,12 @@ RULE = Rule(
                 "nothing if it is below half the distance to the next number",
                 f"error at {ERROR:g}; warning at {WARNING:g}",
                 "IEEE 754; the share is judgement",
+            ),
+            (
+                "with Adam and RMSprop, the root mean square of a parameter's gradient over the optimizer's epsilon, "
+                "the largest of all parameters",
+                f"error below {DAMPED:g}",
+                "the update rule: a step is that share of the rate",
             ),
         ),
         fix="model.float()",
