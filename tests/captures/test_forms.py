@@ -160,6 +160,24 @@ def test_a_constant_factor_of_the_loss_is_seen(name):
     assert (found.factor.value, found.factor.reason) == (factor, "")
 
 
+def test_a_layer_that_calls_itself_while_it_is_made_is_put_back_as_it_trains():
+    """As `spectral_norm` does, whose vectors move on with every call."""
+
+    def made():
+        first = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 8))
+        return nn.Sequential(first, nn.Tanh(), nn.utils.parametrizations.weight_norm(nn.Linear(8, 2)))
+
+    with theta0.capture_steps(batches=3) as found:
+        net = made()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(20):
+            optimizer.zero_grad()
+            (F.relu(1 - net(X)).mean() + F.relu(1 + net(-X)).mean()).backward()
+            optimizer.step()
+    (step,) = found.steps
+    assert step.compared == len(list(net.parameters()))
+
+
 def test_parts_that_no_module_owns_are_put_together_under_their_names():
     body, head, scale = nn.Linear(4, 8), nn.Linear(8, 2), nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([*body.parameters(), *head.parameters(), scale], 0.1)

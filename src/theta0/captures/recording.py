@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -83,6 +84,9 @@ def _intercepted(found: Recording) -> Iterator[None]:
     def called(module: nn.Module, *arguments: Any, **options: Any) -> Any:
         if not _outermost(found) or not _trains(module):
             return call(module, *arguments, **options)
+        if _is_being_made(module, sys._getframe(1)):
+            with found.interpreter.suspended():  # type: ignore[union-attr]
+                return call(module, *arguments, **options)
         return _call(found, module, call, arguments, options)
 
     def applied(cls: Any, *arguments: Any, **options: Any) -> Any:
@@ -110,6 +114,11 @@ def _intercepted(found: Recording) -> Iterator[None]:
 def _outermost(found: Recording) -> bool:
     """Whether the script itself runs, and no module, function or backward pass."""
     return found.interpreter is not None and found.interpreter.active
+
+
+def _is_being_made(module: nn.Module, caller: FrameType) -> bool:
+    """Whether a module calls itself in its constructor, as a parametrization does; its state is not yet what trains."""
+    return caller.f_code.co_name == "__init__" and caller.f_locals.get("self") is module
 
 
 def _trains(module: nn.Module) -> bool:

@@ -158,7 +158,7 @@ def _mismatched(evidence: Evidence) -> Finding | None:
     found = evidence.pairing
     if found is None or found.learnt is None or found.held_out is None or found.rows < LEAST_PAIRS:
         return None
-    if found.learnt < FOUND or found.held_out >= LOST:
+    if found.learnt < FOUND or found.held_out >= LOST or _categories_are_rare(evidence):
         return None
     return Finding(
         code="no-signal",
