@@ -210,13 +210,10 @@ def _paths_handler(seen: _Seen) -> Handler:
         results = tensors_in(changed, {})
         if not results or not live:
             return _Trail(0, lost, cuts, data) if results else None
-        again = any(trail.derived for _, trail in trails)
-        derived = again or step.function is torch.autograd.grad
         if all(r.requires_grad for r in results):
-            if again and seen.activations and _flat(step, results):
-                seen.cuts.append((operation_of(step), "flat", live))
-                cuts |= 1 << (len(seen.cuts) - 1)
-            return _Trail(live, lost, cuts, data, derived)
+            again = any(trail.derived for _, trail in trails)
+            cuts |= _flat(step, results, live, seen) if again else 0
+            return _Trail(live, lost, cuts, data, again or step.function is torch.autograd.grad)
         by = tensors_in((step.argument((1, "inputs")),), {}) if step.function is torch.autograd.grad else ()
         by_data = not any(trail_of(step, tensor).live for tensor in by)  # not by weights, or what is made of them
         seen.cuts.append((operation_of(step), _kind(step, results, by_data), live))
@@ -228,10 +225,13 @@ def _paths_handler(seen: _Seen) -> Handler:
     return handler
 
 
-def _flat(step: Step, results: Sequence[Tensor]) -> bool:
-    """Whether a derivative is zero everywhere although what is differentiated is not."""
+def _flat(step: Step, results: Sequence[Tensor], live: int, seen: _Seen) -> int:
+    """A cut, as a bit, where a derivative is zero everywhere although what is differentiated is not; else 0."""
     of = tensors_in((step.argument((0, "outputs")),), {}) if step.function is torch.autograd.grad else ()
-    return any(bool(t.any()) for t in of) and not any(bool(r.any()) for r in results)
+    if not seen.activations or not any(bool(t.any()) for t in of) or any(bool(r.any()) for r in results):
+        return 0
+    seen.cuts.append((operation_of(step), "flat", live))
+    return 1 << (len(seen.cuts) - 1)
 
 
 def _joined(step: Step, trails: Sequence[tuple[Tensor, _Trail]]) -> tuple[int, int, int, bool]:
