@@ -62,6 +62,18 @@ def test_small_losses_whose_steps_are_whole_are_no_finding(factor, options):
     assert "precision" not in codes(network(), batches(), lambda o, t: factor * F.cross_entropy(o, t), **options)
 
 
+@pytest.mark.parametrize(("units", "named"), [(4, False), (8, False), (32, True)])
+def test_half_of_a_few_units_may_be_off_by_chance_and_all_of_them_not(units, named):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, units), nn.ReLU(), nn.Linear(units, 2))
+    with torch.no_grad():
+        model[0].bias[: units // 2] = -100
+    assert ("dead-units" in codes(model, batches(), probe_steps=0)) is named
+    with torch.no_grad():
+        model[0].bias[:] = -100
+    assert "dead-units" in codes(model, batches(), probe_steps=0)
+
+
 def test_a_rate_at_which_nothing_moves_is_tried_upwards_whichever_way_noise_points():
     """At a thousandth of a thousandth the last decimals rise or fall by chance."""
     for seed in range(3):

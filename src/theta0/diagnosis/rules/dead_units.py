@@ -8,12 +8,14 @@ from theta0.diagnosis.rule import Place, Rule, RuleDoc, graded
 
 ERROR, WARNING = 0.95, 0.5  # of a layer's units
 FEW_VALUES = 32  # samples times positions
+FEW_UNITS = 12  # of fewer, Wilson's 95 % interval of half reaches below a quarter
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Most units of a layer have slope zero everywhere."""
     # Preactivations that are zero throughout come from a zero weight, which is another fault, or none.
-    dead = [link for link in evidence.links if link.rms > 0 and link.numbers.get("dead_share", 0.0) >= _least(link)]
+    silent = [link for link in evidence.links if link.rms > 0]
+    dead = [link for link in silent if link.numbers.get("dead_share", 0.0) >= _least(evidence, link)]
     if not dead:
         return None
     worst = max(dead, key=lambda link: link.numbers["dead_share"])
@@ -36,9 +38,14 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
-def _least(link: Link) -> float:
-    """Of a few values per unit, as behind global pooling of a small batch, many units are off by chance."""
-    return WARNING if link.numbers.get("values_per_unit", 0.0) >= FEW_VALUES else ERROR
+def _least(evidence: Evidence, link: Link) -> float:
+    """Of a few values per unit, as behind global pooling of a small batch, many units are off by chance.
+
+    So are half of a few units, as of a gate whose inputs differ little between samples.
+    """
+    weight = evidence.parameters.get(f"{link.layer}.weight")
+    many = weight is None or len(weight) >= FEW_UNITS
+    return WARNING if many and link.numbers.get("values_per_unit", 0.0) >= FEW_VALUES else ERROR
 
 
 RULE = Rule(
@@ -57,7 +64,8 @@ RULE = Rule(
         numbers=(
             (
                 "the share of a layer's units whose nonlinearity has slope zero on every sample",
-                f"error at {ERROR:g}; warning at {WARNING:g}, where a unit has {FEW_VALUES} values or more",
+                f"error at {ERROR:g}; warning at {WARNING:g}, where a layer has {FEW_UNITS} units and a unit "
+                f"{FEW_VALUES} values or more",
                 "Lu et al. (2020), dying ReLU; measured",
             ),
         ),
