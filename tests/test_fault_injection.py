@@ -112,3 +112,18 @@ def test_the_readme_and_the_limits_quote_the_stored_counts():
     assert "{} of {} changes that do no harm".format(*changed) in readme
     assert f"{every['detected']} of {every['ill']} faults that do harm" in limits
     assert f"the right one in {every['module right']} of {every['placed']} cases" in limits
+
+
+def test_the_readme_and_the_page_quote_the_unseen_half():
+    root = Path(__file__).parents[1]
+    stored = json.loads((root / "benchmarks/results/fault_injection_unseen.json").read_text())["summary"]
+    every = {
+        key: stored["all"][key] + stored["held out"][key] for key in stored["all"] if key not in ("kind", "mean cost")
+    }
+    healthy = stored["kinds"]["healthy"]
+    readme, page = (" ".join((root / name).read_text().split()) for name in ("README.md", "docs/fault-injection.md"))
+    assert f"{every['detected']} of {every['ill']} detected; the cause first in {every['first right']}" in readme
+    assert f"{every['wrong alarms']} of {every['harmless']} cases that train called ill" in readme
+    assert f"{healthy['wrong alarms']} of {healthy['harmless']} unchanged networks)" in readme
+    assert f"detected {every['detected']} of {every['ill']}, first finding right {every['first right']}" in page
+    assert f"the right module {every['module right']} of {every['placed']}" in page
