@@ -1,4 +1,4 @@
-"""The fault-injection benchmark: its halves, its truth and its intervals; no network is trained here."""
+"""The fault-injection benchmark: its halves, its truth and its intervals; one verdict on its networks."""
 
 import json
 import sys
@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from scipy.stats import binomtest
+
+from theta0 import diagnose
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -127,3 +129,16 @@ def test_the_readme_and_the_page_quote_the_unseen_half():
     assert f"{healthy['wrong alarms']} of {healthy['harmless']} unchanged networks)" in readme
     assert f"detected {every['detected']} of {every['ill']}, first finding right {every['first right']}" in page
     assert f"the right module {every['module right']} of {every['placed']}" in page
+
+
+def test_a_rate_that_moves_nothing_is_too_low_where_a_higher_one_learns_a_few_samples_by_heart():
+    """An actor with its critic, which no run of ten steps brings below what a constant reaches."""
+    problem = plan.injected("unseen/actor_critic/rate_down/0", 0).problem
+    options = {"optimizer": problem.optimizer, "probe_steps": 100}
+    found = diagnose(problem.model, problem.train, problem.loss, learning_rate=problem.rate, **options)
+    first = next(f for f in found.findings if f.severity != "note")
+    assert first.code == "learning-rate-too-low"
+    assert "16 samples alone are not learned" in first.message
+    whole = healthy("actor_critic", 0)
+    found = diagnose(whole.model, whole.train, whole.loss, learning_rate=whole.rate, **options)
+    assert "learning-rate-too-low" not in {f.code for f in found.findings}

@@ -78,6 +78,7 @@ class Probe:
         given_fits: the same at the given rate alone, asked where it does not train, nor any lower one; None where it
             was not tried, or is on its way.
         reason: why it is undecided, where it is.
+        fits_at: the rate at which a few samples are memorized; None where none was seen.
     """
 
     outcome: Outcome
@@ -92,6 +93,7 @@ class Probe:
     fits_one_batch: bool | None = None
     given_fits: bool | None = None
     reason: str = ""
+    fits_at: float | None = None
 
     @property
     def fails(self) -> bool:
@@ -231,16 +233,19 @@ def _probed(
         near, state = [*near, _by_first_step(experiment, kind)[0]], replace(state, spent=state.spent + 1)
     rates = _deduplicated([anchor, *near, *(anchor * factor for factor in factors)])[: len(FACTORS)]
     state = _tried(state, rates)
-    fits, given_fits, cost = None, None, 0.0
+    fits, given_fits, fits_at, cost = None, None, None, 0.0
     if not any(state.trains(r) for r in state.runs):
-        few, cost = _fits_few(state, [anchor, *_around(state)])
+        tried = list(dict.fromkeys([anchor, *_around(state)]))
+        few, cost = _fits_few(state, tried)
+        fits_at = next((r for r, learnt in zip(tried, few, strict=False) if learnt), None)
         fits = any(few) or (False if few and None not in few else None)
         given_fits = few[0] if few and rate is not None else None
     elif rate is not None and not any(state.trains(r) for r in state.runs if r <= anchor):
         state = _brought(state, min((r for r in state.runs if state.trains(r)), key=state.score), PROVEN)
         few, cost = _fits_few(state, [anchor])
         given_fits = few[0] if few else None
-    return _verdict(replace(state, spent=state.spent + cost), rate, fits, given_fits)
+    found = _verdict(replace(state, spent=state.spent + cost), rate, fits, given_fits)
+    return replace(found, fits_at=fits_at)
 
 
 def _floor(free: FreeOutputs | None, first: float) -> float:

@@ -18,6 +18,7 @@ _FADED = 2e-4  # of the highest rate, just before it is nothing: one that ends a
 _FEW_SEEN, _STEADY = 100, 0.05  # rates that nothing continues; the spread of the factors by which they fall
 _RESTS = 3  # steps at rate 0 that no warm-up needs
 _SCHEDULE = "the rates of the steps, as the schedule sets them; threshold: judgement"
+STANDS, _TIMES = 0.02, 9.0  # of the way, up or down: the rate does nothing; times as high, at least
 SLOWLY, HALFWAY = 0.25, 0.5  # of the way, where a higher rate goes half of it or trains
 
 
@@ -45,11 +46,33 @@ def _tried(run: ExperimentRun, probe: Probe) -> Finding | None:
     better = max(higher, key=probe.way, default=None)
     if better is None or run.outcome in ("trains", "diverges") or probe.given_fits is not False:
         return None
+    if probe.fits_at is not None and probe.fits_at > _TIMES * run.rate and abs(probe.way(run)) < STANDS:
+        return _unmoved(run, probe.fits_at)
     way, farther = probe.way(run), probe.way(better)
     times = max(1.0, len(run.losses) / len(better.losses))  # as many steps
     if way > (SLOWLY if farther > HALFWAY else HARDLY) or farther < MUCH or times * farther < AHEAD * way:
         return None
     return better_rate("warning", run, better, probe)
+
+
+def _unmoved(run: ExperimentRun, fits_at: float) -> Finding:
+    """The loss stands still at the rate, on a few samples alone too, which a higher rate learns by heart."""
+    return Finding(
+        code="learning-rate-too-low",
+        severity="warning",
+        layer="",
+        value=run.rate / fits_at,
+        quantity="rate over one that learns a few samples",
+        threshold=1 / _TIMES,
+        message=(
+            f"The learning rate {run.rate:g} is too low: the loss stays at {run.final:.3g} in {len(run.losses)} steps "
+            f"of {run.optimizer}, and {ONE_BATCH} samples alone are not learned at it either; "
+            f"at {fits_at:.2g} they are. `theta0 rate` finds one that trains."
+        ),
+        remedy="theta0 rate TARGET --verify",
+        source="a trial of both rates on a few samples",
+        evidence=(run,),
+    )
 
 
 def _scheduled(rates: Sequence[float]) -> Finding | None:
@@ -170,6 +193,12 @@ RULE = Rule(
                 f"{HALFWAY:.0%} of the way. "
                 f"The rate that is advised trained for {PROVEN} steps",
                 "measured",
+            ),
+            (
+                f"where no short run trains: the rate, divided by one at which {ONE_BATCH} samples alone are memorized",
+                f"warning below 1/{_TIMES:g}, if at the rate itself neither they nor all batches are learned "
+                f"(less than {STANDS:.0%} of the way)",
+                "judgement",
             ),
             (
                 "without a probe, and where no error or warning is found: the rate, divided by the largest stable one",
