@@ -52,3 +52,16 @@ def test_a_small_gradient_that_the_data_determine_is_none(name):
 
 def test_without_standardization_the_product_with_a_mean_has_a_gradient():
     assert zero(CANCELS["a mean times numbers that sum to zero"], ADVANTAGE + 1) == []
+
+
+def risk(outputs, targets, axis):
+    """The partial likelihood of times in falling order."""
+    risks = outputs[targets.argsort(descending=True)]
+    return -(risks - torch.logcumsumexp(risks, axis)).mean()
+
+
+def test_a_sum_along_an_axis_of_length_one_is_named_where_nothing_is_left():
+    (found,) = zero(lambda outputs, times: risk(outputs, times, 1))
+    assert "`logcumsumexp` runs along an axis of length one" in found.message
+    assert "torch.logcumsumexp(risks, axis)" in found.source_line
+    assert zero(lambda outputs, times: risk(outputs, times, 0)) == []

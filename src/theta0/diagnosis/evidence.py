@@ -49,6 +49,7 @@ from theta0.measurements.observed_training import NOTHING_OBSERVED, ObservedTrai
 from theta0.measurements.recurrences import CutRecurrence, cut_recurrence
 from theta0.measurements.residual_stream import ResidualStream
 from theta0.measurements.signals import Observation, observed
+from theta0.measurements.single_axis import single_axis
 from theta0.measurements.zero_gradients import STEPS, still_zero
 
 _FALLEN = 0.4  # of the first loss, where no constant is known
@@ -238,6 +239,12 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             return None
         self.spend(TWICE)
         return cancelled_gradient(self.model, self.batches[0], self.loss)
+
+    @cached_property
+    def single_axis(self) -> Operation | None:
+        """A function that runs along an axis of length one; asked where the whole gradient is nothing."""
+        self.spend(count_gradients(forward=1))
+        return single_axis(self.model, self.batches[0], self.loss)
 
     @cached_property
     def finite(self) -> bool:

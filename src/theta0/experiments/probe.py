@@ -224,12 +224,7 @@ def _probed(
     state = _brought(state, anchor, RUNGS[0])
     factors: tuple[float, ...] = FACTORS[1:]
     if rate is not None and not state.trains(anchor):  # it may be off by any power of ten
-        state = _brought(state, anchor, RUNGS[1])
-        fell = not state.runs[anchor].diverged and state.score(anchor) < first
-        if fell and not state.trains(anchor) and state.closing(anchor) > CLOSING:
-            state = _brought(state, anchor, RUNGS[2])
-        stands = abs(state.score(anchor) - first) < _STANDS * abs(first - state.level)
-        factors = _UPWARDS if fell or stands else _DOWNWARDS
+        state, factors = _directed(state, anchor)
         near, state = [*near, _by_first_step(experiment, kind)[0]], replace(state, spent=state.spent + 1)
     rates = _deduplicated([anchor, *near, *(anchor * factor for factor in factors)])[: len(FACTORS)]
     state = _tried(state, rates)
@@ -246,6 +241,16 @@ def _probed(
         given_fits = few[0] if few else None
     found = _verdict(replace(state, spent=state.spent + cost), rate, fits, given_fits)
     return replace(found, fits_at=fits_at)
+
+
+def _directed(state: _Runs, rate: float) -> tuple[_Runs, tuple[float, ...]]:
+    """Go on with a given rate while it is on its way; and which multiples of it to try next."""
+    state = _brought(state, rate, RUNGS[1])
+    fell = not state.runs[rate].diverged and state.score(rate) < state.first
+    if fell and not state.trains(rate) and state.closing(rate) > CLOSING:
+        state = _brought(state, rate, RUNGS[2])
+    stands = abs(state.score(rate) - state.first) < _STANDS * abs(state.first - state.level)
+    return state, _UPWARDS if fell or stands else _DOWNWARDS
 
 
 def _floor(free: FreeOutputs | None, first: float) -> float:

@@ -22,7 +22,13 @@ def _cancelled(evidence: Evidence) -> Finding | None:
     found = evidence.cancelled_gradient
     if found is None or found.change < ROUNDING:
         return None
-    where = "" if found.operation is None else f" What cancels is `{found.operation.name}`, which is zero to rounding."
+    alone, place = _along_one(evidence), evidence.single_axis or found.operation
+    said = alone or (
+        " A mean or a sum that is taken before the product, of numbers that were standardized to sum to zero, does "
+        "this: multiply sample by sample, and take the mean after."
+    )
+    if not alone and place is not None:
+        said = f" What cancels is `{place.name}`, which is zero to rounding.{said}"
     return Finding(
         code="zero-gradient",
         severity="error",
@@ -32,12 +38,21 @@ def _cancelled(evidence: Evidence) -> Finding | None:
         message=(
             "The gradient is rounding error: with the numbers of the batch changed in their last digits alone, "
             f"{min(1.0, found.change):.0%} of it changes. Its terms cancel, so nothing is learned from the data, at "
-            f"any learning rate.{where} A mean or a sum that is taken before the product, of numbers that were "
-            "standardized to sum to zero, does this: multiply sample by sample, and take the mean after."
+            f"any learning rate.{said}"
         ),
         remedy="",
         source="a gradient that the data determine changes by as little as these; threshold: judgement",
-        source_line="" if found.operation is None else found.operation.line,
+        source_line="" if place is None else place.line,
+    )
+
+
+def _along_one(evidence: Evidence) -> str:
+    found = evidence.single_axis
+    if found is None:
+        return ""
+    return (
+        f" `{found.name}` runs along an axis of length one, where each number stands alone: give it the axis of what "
+        "is to be taken together."
     )
 
 
@@ -58,6 +73,9 @@ def _exactly_zero(evidence: Evidence) -> Finding | None:
     gate = found is not None and found.operation.name in _GATES
     share = found is not None and found.operation.name in _SHARES
     advice = _ADVICE["factor" if factors else "gate" if gate else "share" if share else ""]
+    whole = len(stuck) == len(evidence.trained) and not factors and found is None
+    alone, one = (_along_one(evidence), evidence.single_axis) if whole else ("", None)
+    place = one if found is None else found.operation
     return Finding(
         code="zero-gradient",
         severity=severity,
@@ -66,12 +84,12 @@ def _exactly_zero(evidence: Evidence) -> Finding | None:
         threshold=threshold,
         message=(
             f"The gradient of {listed(stuck)} is exactly zero, and still is after {STEPS} probe steps on a copy: "
-            f"nothing there can learn.{where} {advice}"
+            f"nothing there can learn.{where}{alone or f' {advice}'}"
         ),
         remedy=f"torch.nn.init.normal_(model.get_parameter({stuck[0]!r}), std=0.02)" if factors else "",
         source="a gradient that is zero by design at step 0 is not zero after a step",
         layers=tuple(stuck),
-        source_line="" if found is None else found.operation.line,
+        source_line="" if place is None else place.line,
     )
 
 
