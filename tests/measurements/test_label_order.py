@@ -91,6 +91,7 @@ def test_a_question_that_a_finding_answers_is_not_left_open(monkeypatch, answere
         "_all_the_same": None,
         "_few_samples": None,
         "_sorted": None,
+        "_turned": None,
         "_categories_are_rare": False,
         "_hidden": True,
         "_learnt_faster": True,

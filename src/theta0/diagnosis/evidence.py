@@ -511,9 +511,10 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
 
     @cached_property
     def alike_outputs(self) -> AlikeOutputs | None:
-        """Samples that have exactly the same output; None where that cannot be asked, or a short run trains."""
+        """Samples that have exactly the same output; None where that cannot be asked, or no short run fails."""
         batch = self.batches[0]
-        if not self.finite or isinstance(batch.inputs, StepInputs) or batch.size < 4 or self.training is not None:
+        whole = isinstance(batch.inputs, StepInputs)
+        if not self.finite or whole or batch.size < 4 or self.probe is None or self.training is not None:
             return None
         self.spend(count_gradients(forward=min(1.0, MOST_ALIKE / batch.size)))
         return alike_outputs(self.model, batch)

@@ -189,6 +189,13 @@ SOURCES = (
         _ARXIV + "1502.07943",
     ),
     Source(
+        "Kingma & Ba (2015)",
+        "Diederik P. Kingma, Jimmy Ba",
+        "Adam: A Method for Stochastic Optimization",
+        "ICLR 2015",
+        _ARXIV + "1412.6980",
+    ),
+    Source(
         "Kuczyński and Woźniakowski (1992)",
         "J. Kuczyński, H. Woźniakowski",
         "Estimating the Largest Eigenvalue by the Power and Lanczos Algorithms with a Random Start",
