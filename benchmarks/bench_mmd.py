@@ -23,11 +23,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from theta0.initializers.mmd_loss import Weights, mmd_terms
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from theta0._state import twice_differentiable
+from theta0.initializers.mmd import Weights, mmd_terms
 from theta0.measurements import simplex_discrepancy
 from theta0.measurements.degeneracy import degenerate_loss
 from theta0.measurements.output_jacobian import detachment_loss
