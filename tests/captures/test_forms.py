@@ -92,6 +92,14 @@ AS_A_STEP = {
     "samples that are compared": (plain, lambda net: F.cross_entropy(net(X) @ net(X).mT, torch.arange(16))),
     "samples of one batch": (plain, lambda net: (lambda z: F.cross_entropy(z @ z.mT, torch.arange(16)))(net(X))),
     "written into": (plain, lambda net: F.mse_loss(net(X).mul_(2), T)),
+    "neighbors that are compared": (
+        plain,
+        lambda net: (lambda z: F.mse_loss(z[0::2] - z[1::2], T[0::2] - T[1::2]) + F.mse_loss(z, T))(net(X)),
+    ),
+    "halves that are compared": (
+        plain,
+        lambda net: (lambda z: F.mse_loss(torch.cat([z[:8] - z[8:], z[:8]]), T))(net(X)),
+    ),
     "two targets": (plain, lambda net: F.mse_loss(net(X), T) + F.l1_loss(net(X), Y[:, None] + T)),
     "a part of the samples": (plain, lambda net: F.mse_loss(net(X)[:5], T[:5])),
     "inputs of both kinds": (Pair, lambda net: F.mse_loss(net(X, second=X), T)),

@@ -74,9 +74,9 @@ def plain_form(
 ) -> tuple[list[Any], Loss] | None:
     """The batches and the loss as a target file would have them, where that gives the same numbers.
 
-    The step has to be one call of the model and a loss of its output and one tensor of targets that is the same for
-    every batch, draws nothing, writes into nothing, uses no weights, and treats samples apart: a sample's gradient has
-    the same direction whichever other samples there are.
+    The step has to be one call of the model, and a loss of its output and one tensor of targets. The loss has to be the
+    same for every batch, draw nothing, write into nothing, use no weights, and treat samples apart: a sample's gradient
+    has the same direction whichever other samples there are.
 
     Args:
         model: the script's.
@@ -239,17 +239,20 @@ def _rows(targets: Tensor, samples: int) -> Tensor | None:
 
 
 def _treats_samples_apart(loss: ScriptLoss, outputs: Tensor, targets: Tensor) -> bool:
-    """Whether half of the samples alone have gradients of the direction that they have among all."""
-    half = len(outputs) // 2
-    if not half:
-        return False
+    """Whether samples have gradients of the same direction among all, among the first half, and among every other."""
+    whole = _gradient(loss, outputs, targets)
+    parts = (slice(0, len(outputs) // 2), slice(0, None, 2))
+    return len(outputs) > 1 and whole is not None and all(_same_among(loss, outputs, targets, whole, p) for p in parts)
+
+
+def _same_among(loss: ScriptLoss, outputs: Tensor, targets: Tensor, whole: Tensor, part: slice) -> bool:
     try:
-        whole, part = (_gradient(loss, outputs[:n], targets[:n]) for n in (len(outputs), half))
+        found = _gradient(loss, outputs[part], targets[part])
     except (ValueError, RuntimeError, IndexError):
         return False
-    if whole is None or part is None:
+    if found is None:
         return False
-    a, b = whole[:half].double().flatten(), part.double().flatten()
+    a, b = whole[part].double().flatten(), found.double().flatten()
     factor = float(a @ b / (b @ b)) if bool(b.any()) else 0.0
     return factor > 0 and float((a - factor * b).norm()) <= _PARALLEL * float(a.norm())
 

@@ -52,7 +52,8 @@ def turned_targets(batches: Sequence[Batch]) -> TurnedTargets | None:
         What was found, whether or not targets are turned; None where inputs and targets are of other forms, or nothing
         in them is related.
     """
-    images, maps = _images(batches), _maps(batches)
+    images = _images(batches)
+    maps = None if images is None else _maps(batches)
     if images is None or maps is None or images.shape[-2:] != maps.shape[-2:] or len(images) != len(maps):
         return None
     if len(images) < LEAST:
@@ -85,12 +86,12 @@ def _images(batches: Sequence[Batch]) -> Tensor | None:
         images = [t for t in tree_leaves(batch.inputs) if isinstance(t, Tensor) and t.dim() == 4]
         if len(images) != 1 or not images[0].is_floating_point():
             return None
-        found.append(images[0].detach().float().cpu())
+        found.append(images[0].detach()[:MOST].float().cpu())
     return _joined(found)
 
 
 def _maps(batches: Sequence[Batch]) -> Tensor | None:
-    found = [batch.targets.detach().cpu() for batch in batches if isinstance(batch.targets, Tensor)]
+    found = [batch.targets.detach()[:MOST].cpu() for batch in batches if isinstance(batch.targets, Tensor)]
     if len(found) < len(batches) or any(t.dim() not in (3, 4) for t in found):
         return None
     joined = _joined([t[:, None] if t.dim() == 3 else t for t in found])
