@@ -73,8 +73,8 @@ RULE = Rule(
     remedies=("unit-variance", "lcw"),
     refutable=True,
     doc=RuleDoc(
-        meaning="The network returns the same output for every input, so it cannot tell samples apart. The "
-        "gradient depends on the samples hardly at all.",
+        meaning="The network returns the same output for every input, or for most, so it cannot tell samples apart. "
+        "The gradient depends on the samples hardly at all.",
         why="The cause is nearly always in an earlier layer: signals that shrink, activation shift, dead units "
         "or saturated units. The report lists it first. Where only some samples have the same output, the network "
         "looks at a place that holds nothing of them, as the padding behind a sequence.",

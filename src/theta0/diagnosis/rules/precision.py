@@ -132,7 +132,8 @@ RULE = Rule(
     fault="the number format",
     doc=RuleDoc(
         meaning="The number format is too coarse: the weights do not change although the gradients are right, or "
-        "the first step makes them infinite.",
+        "the first step makes them infinite. Or the gradients are below the optimizer's epsilon, and "
+        "steps are tiny.",
         why="A bfloat16 number has 8 bits of precision: a change below 0.4 % of a weight is rounded to "
         "nothing. In float16, the squared gradients that Adam keeps, and its epsilon, are below the "
         "smallest number. In any format, a loss that is scaled down very far has gradients below epsilon.",
