@@ -9,7 +9,7 @@ from states import randomness, state_of
 from theta0._batches import load_batches, with_shapes
 from theta0._models import main_output, unwrapped
 from theta0._state import twice_differentiable
-from theta0.measurements import perturbed_outputs
+from theta0.measurements import perturbation_noise, perturbed_outputs
 from theta0.measurements.perturbation_noise import draw, gram_is_cheaper, gram_route, noise_from
 from theta0.measurements.perturbed_calls import PerturbedCalls
 from theta0.measurements.perturbed_outputs import neighbourhood, sampled
@@ -107,6 +107,22 @@ def test_gram_route_has_the_covariance_of_drawn_weights(shared):
         assert float(difference.abs().max()) < 5 * float(expected.diagonal().max()) * (2 / count) ** 0.5
     assert float((z[:, :, 0] * z[:, :, 1]).mean(0).sub(z[:, :, 0].mean(0) * z[:, :, 1].mean(0)).abs().max()) < 0.1
     assert float((z.mean(0) - F.linear(h, weight, bias)).abs().max()) < 5 * float(expected.max() / count) ** 0.5
+
+
+def test_threads_that_draw_noise_change_no_number():
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            noise = noise_from({}, torch.arange(64))
+            found.append(perturbation_noise.normal(noise, (16, 392), torch.zeros(1)))
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0].numel() > perturbation_noise._MANY
+    assert torch.equal(*found)
+    alone = torch.empty(16, 392).normal_(generator=torch.Generator().manual_seed(7))
+    assert torch.equal(found[1][7], alone)
 
 
 def test_gram_route_differentiates_like_autograd():

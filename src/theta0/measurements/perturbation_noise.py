@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from theta0._trace.calls import LinearCall, trace_calls
 _MASK = 2**62
 # What one random number costs beside one multiplication in a matrix product: drawing, storing, reading it back.
 _NUMBER = 64
+_MANY = 2**18  # numbers, from which threads that draw them pay
 _JITTERS = {torch.float64: (1e-10, 1e-8, 1e-6, 1e-4)}
 _SINGLE_JITTERS = (1e-5, 1e-4, 1e-3)
 
@@ -44,11 +46,23 @@ def perturbation_seeds(count: int, generator: torch.Generator) -> Tensor:
 
 
 def normal(noise: Noise, shape: Sequence[int], like: Tensor) -> Tensor:
-    """Standard normal numbers of a shape for each perturbation, drawn on the CPU in float32 at least."""
+    """Standard normal numbers of a shape for each perturbation, drawn on the CPU in float32 at least.
+
+    Torch draws them on one thread; here its other threads take their share of the perturbations.
+    """
     dtype = torch.promote_types(like.dtype, torch.float32)
     numbers = torch.empty(len(noise.generators), *shape, dtype=dtype)
-    for part, generator in zip(numbers, noise.generators, strict=True):
-        part.normal_(generator=generator)
+    threads = torch.get_num_threads() if numbers.numel() > _MANY else 1
+
+    def fill(first: int) -> None:
+        for part, generator in zip(numbers[first::threads], noise.generators[first::threads], strict=True):
+            part.normal_(generator=generator)
+
+    if threads == 1:
+        fill(0)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(fill, range(threads)))
     return numbers.to(like)
 
 
