@@ -304,11 +304,11 @@ RULE = Rule(
     fault="the data",
     revise=revise,
     doc=RuleDoc(
-        meaning="The labels do not depend on the inputs, or they are sorted by class. Whatever the network learns "
-        "will not generalize.",
+        meaning="The targets do not belong to the inputs (labels that do not depend on them, masks that are flipped "
+        "or turned against their images), or labels are sorted by class. What the network learns will not generalize.",
         why="The data are sorted by class and not shuffled, a sampler draws the same few samples, a label column was "
         "read wrongly, or a threshold puts all samples on one side. Or inputs and labels, or the two views of a pair, "
-        "were shuffled, sorted or filtered separately.",
+        "were shuffled, sorted, filtered, or flipped at random, separately.",
         numbers=(
             (
                 "the entropy of the labels over all batches, or of targets that the loss compares with outputs "
