@@ -454,6 +454,33 @@ def test_a_call_that_writes_to_weights_is_refused():
         captured(Clamped(4, 2), lambda net: F.mse_loss(net(X), T))
 
 
+class FromFirstBatch(nn.Linear):
+    """Sets its scale from the first batch that it sees, as an ActNorm layer does."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.register_buffer("ready", torch.tensor(False))
+
+    def forward(self, x):
+        if not self.ready:
+            with torch.no_grad():
+                self.weight.div_(super().forward(x).std())
+                self.ready.fill_(True)
+        return super().forward(x)
+
+
+def test_weights_set_from_the_first_batch_are_set_in_what_is_captured():
+    net = FromFirstBatch(4, 2)
+    plain = net.weight.detach().clone()
+    step = captured(net, lambda net: F.mse_loss(net(X), T))
+    assert bool(net.ready)
+    assert not torch.equal(net.weight, plain)
+    assert step.compared == 2
+    weights = net.weight.detach().clone()
+    theta0.diagnose(**step.arguments, probe_steps=0)
+    assert torch.equal(net.weight, weights)
+
+
 def test_a_part_of_the_loss_that_was_made_before_is_refused():
     net = nn.Linear(4, 2)
     optimizer = torch.optim.SGD([net.bias], 0.1)

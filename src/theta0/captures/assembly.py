@@ -112,6 +112,16 @@ def gradient_kept(steps: Steps | None, model: nn.Module) -> float | None:
     return median(shares) if shares else None
 
 
+def gradient_left_over(steps: Steps | None) -> float | None:
+    """The share of the gradient's entries that still hold the gradient of an earlier step.
+
+    Returns:
+        The least of the steps but the first; None where fewer than two of these are seen.
+    """
+    known = [] if steps is None else [share for share in steps.left_over if share is not None]
+    return min(known) if len(known) > 1 else None
+
+
 def clip_norm(steps: Steps | None) -> float | None:
     """The norm to which a script clips gradients: what several steps find, and no step finds more.
 

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from theta0._errors import CaptureError
 from theta0._losses import Loss
 from theta0._ranks import averaged, ranks
-from theta0._state import preserve_state
+from theta0._state import preserve_randomness, preserve_state, snapshot
 from theta0.captures.assembly import (
     Factor,
     batches_of,
@@ -19,6 +19,7 @@ from theta0.captures.assembly import (
     cut_of,
     factor_of,
     gradient_kept,
+    gradient_left_over,
     model_of,
     opposed,
     stepped,
@@ -145,7 +146,7 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
     model = model_of(found, closure(every, cut), steps)
     factor, inner = factor_of(batches, steps)
     try:
-        compared = sum(_compare(model, one, cut) for one in batches[0])
+        compared = _compared(model, batches[0], cut)
         taped = [_taped(batch, model, cut, inner is not None) for batch in batches]
     except (ValueError, RuntimeError, TypeError, KeyError, IndexError) as error:
         if isinstance(error, CaptureError):
@@ -175,6 +176,8 @@ def _captured(found: Recording, steps: Steps | None) -> CapturedStep:
             tuple(found.not_loaded),
             found.later,
             str(taped[0].tape.operations[1].surroundings.source or "") if isinstance(loss, str) else "",
+            gradient_left_over(steps),
+            found.stored.line,
         ),
         clip_norm(steps),
     )
@@ -185,6 +188,33 @@ def _taped(batch: Sequence[Pass], model: nn.Module, cut: Callable[[Use], bool], 
     return tape_of(batch, model, cut, unscaled(root)[0] if inner and root is not None else None)
 
 
+class _WrittenError(CaptureError):
+    """A step writes to weights outside of its optimizer."""
+
+
+def _compared(model: nn.Module, batch: Sequence[Pass], cut: Callable[[Use], bool]) -> int:
+    """Compare the first batch's passes; weights that the first one sets from its data are set before.
+
+    Returns:
+        How many parameters' gradients were compared.
+
+    Raises:
+        CaptureError: if a loss or a gradient is another.
+    """
+    try:
+        return sum(_compare(model, one, cut) for one in batch)
+    except _WrittenError:
+        restore = snapshot(model)
+        with preserve_randomness(), torch.enable_grad():
+            for one in batch:
+                replayed(model, tape_of([one], model, cut), exactly=True)
+    try:
+        return sum(_compare(model, one, cut) for one in batch)
+    except CaptureError:
+        restore()
+        raise
+
+
 def _compare(model: nn.Module, one: Pass, cut: Callable[[Use], bool]) -> int:
     """Replay a pass with the random numbers and weights that it had.
 
@@ -193,6 +223,7 @@ def _compare(model: nn.Module, one: Pass, cut: Callable[[Use], bool]) -> int:
 
     Raises:
         CaptureError: if its loss or a gradient is another.
+        _WrittenError: if it writes to weights.
     """
     names = {id(p): name for name, p in model.named_parameters()}
     known = [(p, g) for key, (p, g) in one.gradients.items() if key in names]
@@ -200,7 +231,9 @@ def _compare(model: nn.Module, one: Pass, cut: Callable[[Use], bool]) -> int:
         versions = [p._version for p in model.parameters()]
         value = replayed(model, tape_of([one], model, cut), exactly=True)
         if versions != [p._version for p in model.parameters()]:
-            raise CaptureError("the script's step writes to weights outside of its optimizer, which cannot be replayed")
+            raise _WrittenError(
+                "the script's step writes to weights outside of its optimizer, which cannot be replayed"
+            )
         _require_same("the loss of the first batch", value, one.value)
         if known:
             found = torch.autograd.grad(value, [p for p, _ in known], allow_unused=True)

@@ -15,6 +15,7 @@ from theta0.captures.entries import (
     Entry,
     Use,
 )
+from theta0.captures.stored_data import StoredData
 from theta0.measurements.taken_back import StepValues
 from theta0.measurements.unloaded_weights import NotLoaded
 
@@ -70,6 +71,8 @@ class Steps:  # grows while the script runs
         shares: of each of `groups`, the gradient's norm that the step found over its norm after the last pass; 1
             without scaling or clipping, None where that is not known.
         norms: of each of `groups`, the gradient's norm that the step found; None where that is not known.
+        left_over: of each of `groups`, the share of the entries with a gradient whose gradient holds that of an earlier
+            step as well; None where that is not known, as of the first step.
         rates: the learning rate of its first group at each step.
         schedule: these, and those to come, as far as a scheduler says.
         rewritten: whether its parameters changed between two of its steps, as by clipping weights.
@@ -87,6 +90,7 @@ class Steps:  # grows while the script runs
     unreached: list[list[Pass]] = field(default_factory=list)
     shares: list[float | None] = field(default_factory=list)
     norms: list[float | None] = field(default_factory=list)
+    left_over: list[float | None] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     schedule: tuple[float, ...] = ()
     rewritten: bool = False
@@ -139,6 +143,7 @@ class Recording:  # grows while the script runs
         stepping: whether an optimizer's step runs.
         places: the parameters that optimizers have trained, by where their values lie.
         written: the line that wrote to each of them last, outside of optimizers.
+        stored: the memory of the script's data sets, and what changes it.
         later: the line behind the stopped loop that trains again; "" where none is seen.
         not_loaded: the calls of `load_state_dict` that left out what they were given.
     """
@@ -171,6 +176,7 @@ class Recording:  # grows while the script runs
     stepping: bool = False
     places: dict[int, int] = field(default_factory=dict)
     written: dict[int, str] = field(default_factory=dict)
+    stored: StoredData = field(default_factory=StoredData)
     later: str = ""
     not_loaded: list[NotLoaded] = field(default_factory=list)
 

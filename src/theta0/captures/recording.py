@@ -30,6 +30,7 @@ from theta0.captures.entries import (
 )
 from theta0.captures.passes import Pass, Recording
 from theta0.captures.stepping import after_step, alive, before_step, norms_of
+from theta0.captures.stored_data import changes
 from theta0.captures.tape import differentiated, leaves_of, mapped
 from theta0.measurements.unloaded_weights import not_loaded
 
@@ -231,6 +232,9 @@ class _Ahead:  # of the function that runs: functions do not nest under one mode
 def _before(found: Recording, step: Step) -> None:
     step.memory = None
     _note_written(found, step)
+    if changes(step.name) and any(found.stored.holds(tensor) for tensor in tensors_in(step.arguments[:1], {})):
+        line = str(source_of_caller() or "")
+        found.stored.written[line] = found.stored.written.get(line, 0) + 1
     if found.interpreter is None or step.function in _BACKWARD or not _recordable(step):
         return
     noted = any(step.note(tensor, found.handler) is not None for tensor in step.tensors)

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset
 
 from theta0.captures.entries import (
     closure,
 )
 from theta0.captures.passes import Pass, Recording, Steps
+from theta0.captures.stored_data import stored_data
 
 
 def norms_of(parameters: Sequence[Tensor]) -> dict[int, float]:
@@ -37,6 +39,8 @@ def before_step(found: Recording, optimizer: torch.optim.Optimizer) -> None:
     if steps is None:
         steps = found.optimizers[id(optimizer)] = Steps(optimizer, _state_of(optimizer))
         found.alive = alive((torch.optim.Optimizer, LRScheduler))
+        if not found.stored.begins:
+            found.stored = stored_data(alive((Dataset,)))
         found.several = found.several or sum(isinstance(kept, torch.optim.Optimizer) for kept in found.alive) > 1
         for p in steps.parameters:
             if id(p) not in found.covered:
@@ -121,10 +125,12 @@ def _consume(found: Recording, steps: Steps, *, closure: bool = False) -> None:
     if closure:  # whose gradients the step used and may have changed since; what was there before it, it did not use
         steps.shares[steps.begun :] = [None] * (len(steps.groups) - steps.begun)
         steps.norms[steps.begun :] = [None] * (len(steps.groups) - steps.begun)
+        steps.left_over[steps.begun :] = [None] * (len(steps.groups) - steps.begun)
     steps.groups.append(group)
     share, norm = (None, None) if closure else _share(group, steps.parameters)
     steps.shares.append(share)
     steps.norms.append(norm)
+    steps.left_over.append(None if closure or len(steps.groups) < 2 else _left_over(group, steps.parameters))
     if len(steps.groups) > 1:
         _release(found, group)
 
@@ -151,6 +157,15 @@ def _share(group: Sequence[Pass], parameters: Sequence[Tensor]) -> tuple[float |
         after |= {key: norm for key, norm in one.norms.items() if key in held}
     made, left = math.hypot(*after.values()), math.hypot(*norms_of(parameters).values())
     return (left / made, left) if made > 0 and math.isfinite(made) and math.isfinite(left) else (None, None)
+
+
+def _left_over(group: Sequence[Pass], parameters: Sequence[Tensor]) -> float | None:
+    """The share of the entries with a gradient that no pass of a step found empty: an earlier step's is still there."""
+    held = {id(p): p.numel() for p in parameters}
+    received = {key for one in group for key in one.received if key in held}
+    fresh = {key for one in group for key in one.received & one.empty}
+    total = sum(held[key] for key in received)
+    return sum(held[key] for key in received - fresh) / total if total else None
 
 
 def passes_for(pending: Sequence[Pass], held: set[int]) -> list[Pass]:

@@ -25,9 +25,13 @@ class ObservedTraining:
         later: the line of the script that trains again behind what was captured, and how to look at that; "" where none
             is seen.
         loss_line: the script's line that calls a standard loss, which is stated by its name; "" for any other.
+        left_over: the share of the gradient's entries that, at each step but the first, still hold the gradient of an
+            earlier one: 1 where gradients are never reset. None where it is not known.
+        data_changed: the line that changes, whenever it reads them, the values that the script's data set stores; ""
+            where none is seen.
 
     Raises:
-        ValueError: if the share is none from 0 to 1.
+        ValueError: if a share is none from 0 to 1.
 
     Example:
         >>> ObservedTraining(gradient_kept=0.2).opposed  # clipped from a norm of 5 to 1
@@ -41,11 +45,15 @@ class ObservedTraining:
     not_loaded: Sequence[NotLoaded] = ()
     later: str = ""
     loss_line: str = ""
+    left_over: float | None = None
+    data_changed: str = ""
 
     def __post_init__(self) -> None:
-        """Check the share."""
-        if self.gradient_kept is not None and not 0 <= self.gradient_kept <= 1:
-            raise ValueError(f"gradient_kept: expected a share from 0 to 1, or None, got {self.gradient_kept}")
+        """Check the shares."""
+        for name in ("gradient_kept", "left_over"):
+            share = getattr(self, name)
+            if share is not None and not 0 <= share <= 1:
+                raise ValueError(f"{name}: expected a share from 0 to 1, or None, got {share}")
 
 
 NOTHING_OBSERVED = ObservedTraining()

@@ -26,8 +26,34 @@ REPEATED = 4  # samples of a step, at least
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Data that are too large, too small, the same for all samples, or lost before the first weight."""
-    return _large(evidence) or _constant(evidence) or _lost(evidence) or _small(evidence) or _uneven(evidence)
+    """Data that change as they are read, are too large, too small or the same, or are lost before the first weight."""
+    return (
+        _changed(evidence)
+        or _large(evidence)
+        or _constant(evidence)
+        or _lost(evidence)
+        or _small(evidence)
+        or _uneven(evidence)
+    )
+
+
+def _changed(evidence: Evidence) -> Finding | None:
+    """What the data set stores is changed in place each time it is read."""
+    line = evidence.observed.data_changed
+    if not line:
+        return None
+    what = (
+        "The values that the data set stores are changed in place each time they are read: from the second epoch on "
+        "the inputs have been changed twice, then three times. Change a copy: x = x.sub(mean), not x.sub_(mean) or "
+        "x -= mean, or clone() first."
+    )
+    found = _finding("error", [""], (1.0, 0.0), what, remedy="")
+    return replace(
+        found,
+        quantity="data changed as they are read",
+        source="what was written while samples were read; exact",
+        source_line=line,
+    )
 
 
 def _large(evidence: Evidence) -> Finding | None:
@@ -241,9 +267,11 @@ RULE = Rule(
     doc=RuleDoc(
         meaning="The inputs are far larger than initial weights are made for: the first layer's outputs, the first "
         "loss and the curvature are too large, and bounded nonlinearities saturate. Or the inputs are far "
-        "too small, or equal for all samples: the network cannot tell samples apart.",
+        "too small, or equal for all samples: the network cannot tell samples apart. Or they change from epoch to "
+        "epoch, because what reads them writes to what is stored.",
         why="Raw pixels from 0 to 255, prices, timestamps or physical units are used as they are; inputs are "
-        "scaled twice; or a basis (splines, radial functions) does not cover the data.",
+        "scaled twice, or again in each epoch (`x.sub_(mean)` on what the data set holds); or a basis (splines, radial "
+        "functions) does not cover the data.",
         numbers=(
             (
                 "the root mean square of the data at the first layer, where no normalization follows and the layer's"
@@ -261,6 +289,12 @@ RULE = Rule(
                 f"error at 0, over all samples or within each batch, if the targets differ; warning below {ALIKE:g}, "
                 f"or below {FAR:g} where no short run trains",
                 "judgement",
+            ),
+            (
+                "functions that change the floating values of a script's data set in place while samples are read "
+                "(such as `sub_` and `div_`, in the process that trains)",
+                "error from 2",
+                "exact",
             ),
             (
                 "of a table, the largest standard deviation of a column over the median one",

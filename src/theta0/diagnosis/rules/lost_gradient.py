@@ -1,4 +1,4 @@
-"""Gradients that are lost between the backward pass and the optimizer's step, and steps that are taken back."""
+"""Gradients that are lost before the optimizer's step or never reset after it, and steps that are taken back."""
 
 import math
 from collections.abc import Sequence
@@ -18,12 +18,36 @@ ERROR, WARNING = 1e-4, 1e-2  # of the gradient's norm, where a step is as long a
 FAINT, WEAK = 1e-2, 1e-1  # of ε, root mean square of an entry: an adaptive step is this share of the rate
 UNDONE = 0.5  # of a step, or of the way from the start: what is trained goes back
 MOST = 0.5  # of the entries that the optimizer trains
+LEFT = 0.5  # of the entries that get a gradient: they hold that of earlier steps as well
 MOVES = 1e-4  # of the weights' norm in one step: an ordinary step, whatever was clipped before it
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """What is lost before the step; else what is taken back after it."""
-    return _lost(evidence) or _taken_back(evidence.observed.taken_back)
+    """What is lost before the step; else what is left behind it, or taken back after it."""
+    observed = evidence.observed
+    return _lost(evidence) or _left_over(observed.left_over) or _taken_back(observed.taken_back)
+
+
+def _left_over(share: float | None) -> Finding | None:
+    """Gradients that every step finds added to those of the steps before."""
+    if share is None or share < LEFT:
+        return None
+    part = "the gradient" if share > 1 - 1e-9 else f"{share:.0%} of the gradient's entries"
+    return Finding(
+        code="lost-gradient",
+        severity="error",
+        layer="",
+        value=share,
+        quantity="share of the gradient that is never reset",
+        threshold=LEFT,
+        message=(
+            f"No step resets {part}: each backward pass adds to what all steps before have left, so that a step "
+            "follows the sum of all gradients so far, most of them of other weights. Call optimizer.zero_grad() before "
+            "backward(), or after step(), once for each step."
+        ),
+        remedy="optimizer.zero_grad()  # before loss.backward()",
+        source="the gradients before the backward passes of every step seen; exact; threshold: judgement",
+    )
 
 
 def _taken_back(changed: Sequence[TakenBack]) -> Finding | None:
@@ -180,10 +204,10 @@ RULE = Rule(
     revise=revise,
     doc=RuleDoc(
         meaning="The backward pass computes a gradient, but at the optimizer's step it is zero or almost zero: the "
-        "weights hardly change. Or the step is made, and the loop then changes the weights back, so that nothing "
-        "adds up.",
-        why="`zero_grad()` is called between `backward()` and `step()`; `clip_grad_norm_` clips to a tiny "
-        "norm; gradients are clipped while they are still multiplied by the scale of a `GradScaler`, "
+        "weights hardly change. Or gradients are never reset, so that each step follows the sum of all so far. Or the "
+        "step is made, and the loop then changes the weights back, so that nothing adds up.",
+        why="`zero_grad()` is missing, or is called between `backward()` and `step()`; `clip_grad_norm_` clips to a "
+        "tiny norm; gradients are clipped while they are still multiplied by the scale of a `GradScaler`, "
         "before `unscale_`; or gradients are multiplied by a small number. Steps are taken back by a soft update of a "
         "target network whose arguments are exchanged, so that the trained network follows the target; by averaged "
         "weights that are loaded into the network; or by an initialization inside the loop. theta0 knows this from "
@@ -201,6 +225,12 @@ RULE = Rule(
                 "left of the gradient's entries, divided by the optimizer's epsilon",
                 f"error below {FAINT:g}; warning below {WEAK:g}",
                 "a step is the rate times g / (√v + ε)",
+            ),
+            (
+                "the share of the gradient's entries that, at every step of a script but the first, still hold the "
+                "gradient of earlier steps",
+                f"error from {LEFT:.0%}",
+                "exact; the threshold is judgement",
             ),
             (
                 "what happens to the parameters between two steps of a script: the share of the way back to where "
