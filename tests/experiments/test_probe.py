@@ -357,3 +357,71 @@ def test_few_gradients_leave_it_undecided_or_a_short_run(steps, rate):
     found = diagnose(mlp(), parts(Y), "cross_entropy", optimizer="adam", learning_rate=rate, probe_steps=steps)
     assert "does-not-train" not in {f.code for f in found.findings}
     assert found.probe.runs or any("do not suffice for a run" in line for line in found.not_measured)
+
+
+XOR = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+XOR_TARGETS = torch.tensor([[0.0], [1.0], [1.0], [0.0]])
+
+
+def logic() -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        return nn.Sequential(nn.Linear(2, 4), nn.Sigmoid(), nn.Linear(4, 1), nn.Sigmoid())
+
+
+@pytest.mark.parametrize(("rate", "code"), [(0.5, None), (0.01, "learning-rate-too-low")])
+def test_a_small_network_gets_the_time_that_its_plateau_takes(rate, code):
+    model = logic()
+    found = diagnose(model, [(XOR, XOR_TARGETS)], "mse", optimizer="momentum", learning_rate=rate)
+    assert [f.code for f in found.findings if f.severity != "note"] == ([] if code is None else [code])
+    assert found.probe.longer > 100
+    assert found.cost > found.probe.longer
+    assert found.probe.cost <= 100
+    best = found.probe.at(found.probe.best)
+    assert best.outcome == "trains"
+    assert len(best.losses) > 100
+
+
+def test_patience_is_for_small_networks_that_do_not_train():
+    data = load_batches([(XOR, XOR_TARGETS)], logic())
+    kind = optimizer_kind("momentum", logic())
+    hasty = probe(logic(), data, "mse", kind, 0.5, free=None, steps=100)
+    assert hasty.longer == 0
+    model = mlp()
+    data = load_batches(parts(Y), model)
+    found = probe(model, data, "cross_entropy", optimizer_kind("adam", model), 1e-2, free=None, patient=True)
+    assert (found.outcome, found.longer) == ("trains", 0)
+    wide = nn.Sequential(nn.Linear(8, 400), nn.Linear(400, 3))
+    for parameter in wide.parameters():
+        nn.init.zeros_(parameter)
+    few = load_batches([(X[:48], Y[:48])], wide)
+    assert sum(p.numel() for p in wide.parameters()) * 48 > 1e5
+    for network, given in ((wide, few), (silent(), data)):  # too large, and samples that may be learned by heart
+        found = probe(network, given, "cross_entropy", optimizer_kind("adam", network), 1e-12, free=None, patient=True)
+        assert found.outcome != "trains"
+        assert found.longer == 0
+
+
+class Averaged(nn.Module):
+    """Each sample's features divided by far too much between two layers."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.first, self.last, self.factor = nn.Linear(8, 16), nn.Linear(16, 3), factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x).tanh() / self.factor).clamp(-1e-9, 1e-9)
+
+
+@pytest.mark.parametrize(("factor", "named"), [(100.0, True), (1.0, False)])
+def test_where_nothing_else_is_known_the_place_is_named_that_shrinks_the_signal(factor, named):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Averaged(factor)
+    nn.init.zeros_(model.last.bias)
+    from theta0.diagnosis.evidence import Evidence
+    from theta0.diagnosis.rules.does_not_train import _faint
+
+    evidence = Evidence(model, load_batches(parts(Y), model), "cross_entropy")
+    layer, said = _faint(evidence)
+    assert (layer, "'last' is" in said) == (("last", True) if named else ("", False))

@@ -189,8 +189,8 @@ def _diagnosed(evidence: Evidence, by_code: Mapping[str, Rule]) -> Diagnosis:
     allowed = None if alone or evidence.rate is None else evidence.allowed_rate
     probed = None if alone else evidence.probe
     missing = (*evidence.not_measured, *unprobed(evidence, probed, findings))
-    types = evidence.observation.layer_types
-    return Diagnosis(tuple(evidence.records), tuple(findings), evidence.cost, allowed, probed, missing, types)
+    types, cost = evidence.observation.layer_types, evidence.cost + (0 if probed is None else probed.longer)
+    return Diagnosis(tuple(evidence.records), tuple(findings), cost, allowed, probed, missing, types)
 
 
 def _by_code(rules: Iterable[Rule]) -> dict[str, Rule]:

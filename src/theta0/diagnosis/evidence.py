@@ -30,7 +30,7 @@ from theta0.experiments.longer_run import longer_run
 from theta0.experiments.mismatched_pairs import Pairing, pairing
 from theta0.experiments.opposed_terms import DWARFED, SHARES, OpposedTerms, opposed_terms
 from theta0.experiments.optimizers import OptimizerKind, optimizer_kind
-from theta0.experiments.probe import FACTORS, RUNGS, ExperimentRun, Probe, probe
+from theta0.experiments.probe import FACTORS, PATIENT, RUNGS, ExperimentRun, Probe, probe
 from theta0.experiments.shuffled_labels import LEAST_SAMPLES, ShuffledLabels, permutable, shuffled_labels
 from theta0.experiments.weight_decay import PULL, SHRINKING, DecayRuns, decay_runs
 from theta0.measurements.alike_outputs import MOST as MOST_ALIKE
@@ -320,6 +320,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             free=self.free_outputs,
             other_rates=[] if allowed is None or allowed.value is None else [allowed.value],
             steps=max(self.left, min(self.probe_steps, RUNGS[0] + 2)),  # one short run at least
+            patient=self.affordable > 3 * PATIENT,
             stepped=lambda steps: self.tell("training briefly", steps),
         )
         self.spend(found.cost)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from theta0.diagnosis.evidence import Evidence
+from theta0.diagnosis.evidence import BY_HEART, Evidence
 from theta0.diagnosis.outcome import fall
 from theta0.diagnosis.results import Finding
 from theta0.diagnosis.rule import Place, Rule
@@ -22,9 +22,14 @@ def revised(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Ev
 
 
 def refuted(findings: Sequence[Finding], rules: Mapping[str, Rule], evidence: Evidence) -> list[Finding]:
-    """What holds training back is a note where a run at the user's rate is seen to train well."""
+    """What holds training back is a note where a run at the user's rate is seen to train well.
+
+    So it is where a long run from the same start, which small networks get, trains well at another rate.
+    """
     held = [f for f in findings if _refutable(f, rules[f.code])]
     run, probe = evidence.training if held else None, evidence.probe if held else None
+    if run is None and probe is not None and probe.longer:
+        run = next((r for r in probe.runs if r.outcome == "trains" and probe.trains_much(BY_HEART, r.rate)), None)
     if run is None or probe is None:
         return list(findings)
     said = f" Training is not held back by it: {fall(run, probe.first)}."

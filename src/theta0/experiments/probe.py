@@ -35,6 +35,11 @@ _GONE, _GOES_ON = 0.1, 0.05  # of the way down, in all and in the second half: f
 _STANDS = 0.02  # of that way, whether down or up: the rate does nothing
 _HALVED = 0.5  # of what there is to learn of them
 PROVEN = 30  # steps of a rate that is advised in the place of another
+SMALL = 1e5  # parameters times samples of a batch: a step costs hardly more than the calls that make it
+SEEN_WHOLE = 64  # samples in all batches: fewer are all there is, and to learn them by heart is the task
+PATIENT = 1500  # steps in which such a network shows whether it is on a plateau
+_PATIENT_RATES = 3
+_PATIENT_RUNGS = (200, 500, PATIENT)
 
 
 @dataclass(frozen=True)
@@ -73,12 +78,13 @@ class Probe:
         constant: what outputs that ignore the input reach; None where it is not known.
         level: the loss below which a run counts as training.
         floor: the least loss that the outputs allow.
-        cost: in gradients.
+        cost: in gradients, without those of `longer`.
         fits_one_batch: whether a few samples can be memorized; None where it was not tried.
         given_fits: the same at the given rate alone, asked where it does not train, nor any lower one; None where it
             was not tried, or is on its way.
         reason: why it is undecided, where it is.
         fits_at: the rate at which a few samples are memorized; None where none was seen.
+        longer: steps made beyond these, because the network is small and nothing had trained.
     """
 
     outcome: Outcome
@@ -94,6 +100,7 @@ class Probe:
     given_fits: bool | None = None
     reason: str = ""
     fits_at: float | None = None
+    longer: int = 0
 
     @property
     def fails(self) -> bool:
@@ -163,6 +170,7 @@ def probe(
     free: FreeOutputs | None,
     other_rates: Iterable[float] = (),
     steps: int = 100,
+    patient: bool = False,
     stepped: Callable[[int], None] = lambda steps: None,
 ) -> Probe:
     """Train briefly from the model's start, at the user's rate or at five, and say whether that is training.
@@ -170,8 +178,10 @@ def probe(
     The run at the given rate goes on to 40 steps while it is on its way; where it has not learned anything, others are
     tried (*trial of rates*): at ten and a hundred times the rate, then at a tenth, if the loss fell or hardly moved; at
     a tenth and a hundredth, then at ten times, if it rose. Without a given rate the first moves the weights by 3 % a
-    step. Where no rate trains, a few samples are tried alone, which any network that can be trained memorizes. The
-    model is left as it was.
+    step. Where no rate trains, a few samples are tried alone, which any network that can be trained memorizes. If
+    asked to be patient, a small network (at most 1e5 parameters × samples of a batch) on fewer than 64 samples is not
+    given up before it had 1,500 steps at each of three rates: plateaus, such as that of XOR, are that long. The model
+    is left as it was.
 
     Args:
         model: the network, in the mode in which it is trained.
@@ -182,6 +192,7 @@ def probe(
         free: what the loss can reach; None where that is not known.
         other_rates: tried before the multiples of the given one, such as what the curvature allows.
         steps: gradients in all.
+        patient: whether a small network that does not train gets more.
         stepped: called after each step with how many were made.
 
     Returns:
@@ -190,7 +201,7 @@ def probe(
     with preserve_state(model):
         experiment = counting(prepared(model, batches, loss, kind.make), stepped)
         try:
-            return _probed(experiment, kind, rate, free, list(other_rates), steps)
+            return _probed(experiment, kind, rate, free, list(other_rates), steps, patient)
         except (UserCodeError, RuntimeError) as error:
             why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             nan = math.nan
@@ -204,6 +215,7 @@ def _probed(
     free: FreeOutputs | None,
     other_rates: list[float],
     steps: int,
+    patient: bool,
 ) -> Probe:
     starting = losses_at(experiment, range(len(experiment.batches)))
     first, spent = math.fsum(starting) / len(starting), count_gradients(forward=len(starting))
@@ -229,6 +241,10 @@ def _probed(
     rates = _deduplicated([anchor, *near, *(anchor * factor for factor in factors)])[: len(FACTORS)]
     state = _tried(state, rates)
     fits, given_fits, fits_at, cost = None, None, None, 0.0
+    before = state.spent
+    if patient and not any(state.trains(r) for r in state.runs) and _is_small(experiment):
+        state = _waited(state, rate)
+    longer, state = round(state.spent - before), replace(state, spent=before)
     if not any(state.trains(r) for r in state.runs):
         tried = list(dict.fromkeys([anchor, *_around(state)]))
         few, cost = _fits_few(state, tried)
@@ -240,7 +256,7 @@ def _probed(
         few, cost = _fits_few(state, [anchor])
         given_fits = few[0] if few else None
     found = _verdict(replace(state, spent=state.spent + cost), rate, fits, given_fits)
-    return replace(found, fits_at=fits_at)
+    return replace(found, fits_at=fits_at, longer=longer)
 
 
 def _directed(state: _Runs, rate: float) -> tuple[_Runs, tuple[float, ...]]:
@@ -274,7 +290,7 @@ def _deduplicated(rates: Sequence[float]) -> list[float]:
 def _brought(state: _Runs, rate: float, until: int) -> _Runs:
     """Start or continue a run as far as the gradients that are left allow."""
     run = state.runs[rate] if rate in state.runs else started(state.experiment, rate)
-    until = min(until, len(run.losses) + int(state.most - state.spent))
+    until = int(min(until, len(run.losses) + max(0.0, state.most - state.spent)))
     after = continued(state.experiment, run, until)
     spent = state.spent + len(after.losses) - len(run.losses)
     return replace(state, runs={**state.runs, rate: after}, spent=spent)
@@ -296,6 +312,26 @@ def _tried(state: _Runs, rates: Sequence[float]) -> _Runs:
             break
         state = _brought(state, leader, until)
     return state
+
+
+def _is_small(experiment: Experiment) -> bool:
+    sizes, weights = [batch.size for batch in experiment.batches], sum(p.numel() for p in experiment.model.parameters())
+    return weights * max(sizes) <= SMALL and sum(sizes) < SEEN_WHOLE
+
+
+def _waited(state: _Runs, given: float | None) -> _Runs:
+    """Go on with the given rate, then with the best others, until one trains."""
+    best = sorted((rate for rate, run in state.runs.items() if not run.diverged), key=state.score)
+    chosen = [rate for rate in ([given] if given in best else []) + [rate for rate in best if rate != given] if rate]
+    waiting = replace(state, most=math.inf)
+    for rate in chosen[:_PATIENT_RATES]:
+        for until in _PATIENT_RUNGS:
+            waiting = _brought(waiting, rate, until)
+            if waiting.trains(rate):
+                return replace(waiting, most=state.most)
+            if waiting.runs[rate].diverged:
+                break
+    return replace(waiting, most=state.most)
 
 
 def _reserve(state: _Runs) -> int:

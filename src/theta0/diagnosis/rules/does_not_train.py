@@ -1,5 +1,7 @@
 """Short runs that do not come below what outputs reach that ignore the input, at any rate, nor learn a few samples."""
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +12,7 @@ from theta0.diagnosis.rule import Place, Rule, RuleDoc
 from theta0.experiments.probe import CLOSING, LEARNT, ONE_BATCH, Probe
 from theta0.experiments.zero_inputs import changed_without_data
 
+FAINT = 20.0  # times smaller, by no weight
 _NAMES = {
     "stuck": "stuck",
     "slow": "slower than it would take to reach a constant",
@@ -43,7 +46,27 @@ def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> F
     probe = evidence.probe
     if probe is None or any(other.severity != "note" for other in others):
         return finding
-    return replace(finding, message=f"{finding.message} The cause is not known. Excluded: {excluded(probe, evidence)}.")
+    message = f"{finding.message} The cause is not known. Excluded: {excluded(probe, evidence)}."
+    layer, suspicion = _faint(evidence)
+    return replace(finding, layer=layer, message=message + suspicion)
+
+
+def _faint(evidence: Evidence) -> tuple[str, str]:
+    """The layer before which the signal shrinks most, though no weight is applied there, and what to look at."""
+    found = []
+    for before, behind in itertools.pairwise(link for link in evidence.links if link.rms > 0):
+        name = f"{behind.layer.partition('#')[0]}.weight"
+        weight, size = evidence.parameters.get(name), evidence.table.get(name, {}).get("value_rms", 0.0)
+        if weight is not None and weight.dim() > 1 and size > 0:
+            reaching = behind.rms / (size * math.sqrt(weight[0].numel()))
+            found.append((before.rms / reaching, before.layer, behind.layer))
+    times, before_layer, layer = max(found, default=(0.0, "", ""))
+    if times < FAINT:
+        return "", ""
+    return layer, (
+        f" The signal that reaches {layer!r} is {times:.0f} times smaller than what {before_layer!r} puts out, and no "
+        "weight makes it so: look first at what is computed between them (a softmax, a mean or a norm over too much)."
+    )
 
 
 def excluded(probe: Probe, evidence: Evidence) -> str:
@@ -79,6 +102,12 @@ RULE = Rule(
                 f"same for every sample, minus {LEARNT:.0%} of what there is to learn below it",
                 f"error if all of these hold: no rate gets below it; no run goes {CLOSING:.0%} of the way there in "
                 f"its second half; {ONE_BATCH} samples trained alone are not half learned",
+                "judgement",
+            ),
+            (
+                "where no other finding stands beside it: the root mean square of a layer's output, divided by that "
+                "of what reaches the next layer",
+                f"the layer is named from {FAINT:g}",
                 "judgement",
             ),
         ),
