@@ -32,6 +32,13 @@ class NothingBetterError(ValueError):
     """A search found no start that is better; the model is as it was."""
 
 
+class TimeEndedError(Exception):
+    """The time that a verb was given is over.
+
+    No `ValueError` or `RuntimeError`, which a search takes for something that cannot be done.
+    """
+
+
 class RankError(OSError):
     """Another rank of a process group failed, does something else, or did not come in time.
 

@@ -1,4 +1,4 @@
-"""How far long work is: a bar with percent and remaining time on a terminal, plain lines elsewhere."""
+"""How far long work is, as a bar with percent and remaining time or as plain lines; and when it must have ended."""
 
 import math
 import os
@@ -6,9 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+
+from theta0._errors import TimeEndedError
 
 SHOWN_AFTER = 2.0  # seconds
+ENDED = "the time given ended"
 Progress = Callable[[str, float], None]  # what is being done, and the share of the whole that is done; NaN if unknown
+_end = ContextVar("when, by time.monotonic, the work must have ended", default=math.inf)
 
 
 class Announcement(str):  # a class, because what shows progress has to tell it from what is being done
@@ -93,3 +98,41 @@ def _lines(title: str) -> Progress:
             waiting.clear()
 
     return tell
+
+
+def countdown(seconds: float | None) -> Callable[[], float]:
+    """What is left of a time that begins now; infinite where there is no limit."""
+    end = time.monotonic() + (math.inf if seconds is None else seconds)
+    return lambda: end - time.monotonic()
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Within the block steps of searches, short runs and products of a curvature are made for so long; None: for ever.
+
+    Of two blocks in each other the one that ends first counts.
+    """
+    token = _end.set(min(_end.get(), time.monotonic() + (math.inf if seconds is None else seconds)))
+    try:
+        yield
+    finally:
+        _end.reset(token)
+
+
+def time_ended() -> bool:
+    """Whether the time is over, on every rank when it is on the first; asked where all ranks come."""
+    if _end.get() == math.inf:
+        return False
+    from theta0._ranks import from_first  # only now: this module does not wait for torch
+
+    return from_first(time.monotonic() > _end.get())
+
+
+def require_time() -> None:
+    """Go on only where there is time for it.
+
+    Raises:
+        TimeEndedError: if there is not; what works on a model then puts it back, as after any failure.
+    """
+    if time_ended():
+        raise TimeEndedError(ENDED)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from theta0._batches import Batch
 from theta0._losses import Loss, backward, loss_of
+from theta0._progress import require_time
 from theta0._records import Shown
 from theta0._trace.interpreter import without_checkpoints
 
@@ -152,6 +153,7 @@ def steps_from(
     losses: list[float] = []
     with torch.enable_grad(), without_checkpoints():  # re-entrant ones refuse `inputs=`
         for step in range(steps):
+            require_time()
             torch_optimizer.zero_grad(set_to_none=True)
             value, _ = loss_of(model, batches[step % len(batches)], loss)
             losses.append(float(value.detach()))

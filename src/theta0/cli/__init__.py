@@ -1,6 +1,5 @@
 """The command line. torch is imported inside the commands, so that `theta0 --help` answers at once."""
 
-import time
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -74,15 +73,14 @@ def diagnose(
     html: HtmlOption = None,
 ) -> None:
     """Say why a network does not train. Exit code: 0 no finding of severity error, 1 some, 2 bad target."""
-    given, began = replace(given, as_json=given.as_json or format_ is Format.json), time.monotonic()
+    given = replace(given, as_json=given.as_json or format_ is Format.json)
 
     def diagnosed(t: "Target", tell: Tell) -> Outcome:
         from theta0.diagnosis import PROBE_STEPS
         from theta0.reports import diagnosis_document, diagnosis_report
 
-        seconds = None if given.budget is None else max(0.1, given.budget - (time.monotonic() - began))
         steps = PROBE_STEPS if probe else 0
-        options = {"probe_steps": steps, "seconds": seconds, "ignore": ignore or (), "progress": tell}
+        options = {"probe_steps": steps, "seconds": given.seconds, "ignore": ignore or (), "progress": tell}
         result = _diagnosis(t, beside(html, t.number), options | given.read)
         return Outcome(
             lambda: diagnosis_document(result, target=t.name),
@@ -125,11 +123,11 @@ def treat(
 ) -> None:
     """Fix the initial weights and prove it; --out keeps them.
 
-    Exit code: 0 kept or nothing to fix, 1 nothing was better, 2 bad target.
+    Exit code: 0 kept or nothing to fix, 1 nothing was better or proven in time, 2 bad target.
     """
 
     def treated(t: "Target", tell: Tell) -> Outcome:
-        options = {"with_": with_, "steps": steps, "progress": tell}
+        options = {"with_": with_, "steps": steps, "seconds": given.seconds, "progress": tell}
         return _treated(t, beside(out, t.number), beside(html, t.number), options | given.read)
 
     on_each(given, "fixing the starting point", treated, trains=True, files=(out, html))
@@ -178,29 +176,34 @@ def rate(
 ) -> None:
     """Find the learning rate to train with, by short runs; diagnose first.
 
-    Exit code: 0 found, 1 no rate trains, 2 bad target.
+    Exit code: 0 found, 1 no rate trains or none was found in time, 2 bad target.
     """
     options = {"certify": certify, "batch_sizes": batch_size or None, "steps": steps, "warm_up": warm_up}
 
     def rated(t: "Target", tell: Tell) -> Outcome:
-        return _rated(t, options | given.read, tell, verify=verify, check=check)
+        return _rated(t, given, options | given.read, tell, verify=verify, check=check)
 
     on_each(given, "trying learning rates", rated, trains=verify)
 
 
-def _rated(t: "Target", options: dict[str, Any], tell: Tell, *, verify: bool, check: bool) -> Outcome:
+def _rated(t: "Target", given: Given, options: dict[str, Any], tell: Tell, *, verify: bool, check: bool) -> Outcome:
+    from theta0._progress import ENDED
     from theta0.curvature import top_eigenvalue
     from theta0.experiments import suggest_learning_rate, verify_learning_rate
+    from theta0.experiments.verification import FACTORS
     from theta0.reports import rate_document, rate_report
 
     if check and t.step is None:
         top_eigenvalue(t.model, t.batches, t.loss, max_batches=1, check=True)
     tried: dict[str, Any] = {"step": t.step, "optimizer": t.optimizer or "sgd", "clip_norm": t.clip_norm}
-    found = suggest_learning_rate(t.model, t.batches, t.loss, progress=tell, **tried, **options)
+    found = suggest_learning_rate(t.model, t.batches, t.loss, progress=tell, seconds=given.seconds, **tried, **options)
     runs: tuple[Any, ...] = ()
     if verify and found.value is not None:
         tell("training briefly around the suggestion")
-        runs = verify_learning_rate(t.model, t.batches, t.loss, found, **tried)
+        runs = verify_learning_rate(t.model, t.batches, t.loss, found, seconds=given.seconds, **tried)
+        if len(runs) < len(FACTORS):
+            missing = f"Runs around the suggestion: {ENDED} after {len(runs)} of {len(FACTORS)}."
+            found = replace(found, not_measured=(*found.not_measured, missing))
     return Outcome(
         lambda: rate_document(found, runs, target=t.name),
         lambda: rate_report(found, runs, target=t.name),

@@ -43,7 +43,7 @@ def compare(
             "rates": "auto" if rates == "auto" else _numbers(rates),
             "steps": steps,
             "seeds": seeds,
-            "budget_s": given.budget,
+            "budget_s": given.seconds,
             "store": store,
             "jobs": jobs,
             "backend": backend,

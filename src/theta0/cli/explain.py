@@ -24,7 +24,7 @@ def explain(
     """Find the change that makes it train, and prove it. Exit code: 0 it trains as it is, 1 not, 2 bad target."""
 
     def explained(t: "Target", tell: Tell) -> Outcome:
-        options = {"budget": gradients, "seconds": given.budget or _SECONDS, "progress": tell}
+        options = {"budget": gradients, "seconds": given.seconds or _SECONDS, "progress": tell}
         return _explained(t, beside(html, t.number), options | given.read)
 
     on_each(given, "explaining", explained, files=(html,))

@@ -2,8 +2,9 @@
 
 import functools
 import inspect
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +36,7 @@ class Given:
         budget: in seconds.
         as_json: whether to print JSON.
         traceback: whether an error shows where it arose.
+        began: when the command did, by `time.monotonic`.
     """
 
     targets: tuple[str, ...]
@@ -51,6 +53,12 @@ class Given:
     budget: float | None = None
     as_json: bool = False
     traceback: bool = False
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float | None:
+        """What is left of the budget, a thousandth of one at least; None where there is none."""
+        return None if self.budget is None else max(1e-3, self.budget - (time.monotonic() - self.began))
 
     @property
     def read(self) -> dict[str, int]:
@@ -99,7 +107,7 @@ _OPTIONS: dict[str, Any] = {
         float | None,
         typer.Option(
             rich_help_panel=_PANEL,
-            help="Seconds: a script is stopped at its next training call; probe, explain and compare end in time.",
+            help="Seconds: a script is stopped at its next training call; what does not fit is left out, and said.",
             metavar="SECONDS",
             min=0.0,
         ),
@@ -151,7 +159,7 @@ def on_targets(command: Callable[..., None]) -> Callable[..., None]:
         targets = tuple(options.pop("targets"))
         command(Given(targets, ctx.meta.get(_ARGUMENTS, ()), **shared), **options)
 
-    defaults = {field.name: field.default for field in fields(Given)}
+    defaults = {each.name: each.default for each in fields(Given)}
     kind = inspect.Parameter.KEYWORD_ONLY
     own = [p.replace(kind=kind) for p in list(inspect.signature(command).parameters.values())[1:]]
     shared = [inspect.Parameter(n, kind, default=defaults[n], annotation=a) for n, a in _OPTIONS.items()]

@@ -11,6 +11,7 @@ from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
 from theta0._errors import NoCurvatureError
+from theta0._progress import require_time
 
 _ASYMMETRY = 1e-2  # of the largest Ritz value; rounding in float32 networks stays below 1e-4
 
@@ -74,6 +75,7 @@ def lanczos(
     beside: list[float] = []
     earlier = np.zeros(0)
     while True:
+        require_time()
         w = multiply(basis[-1])
         _require_finite(w)
         alpha, beta, w, asymmetry = _orthogonalised(w, basis, beside[-1] if beside else 0.0)

@@ -36,8 +36,8 @@ class RateRun:
     Attributes:
         rate: the learning rate.
         losses: of every step, before it.
-        outcome: "trains"; "waits" (it was stopped early, behind a better one); "rises"; "diverges"; "stalls" (the loss
-            hardly falls); "unstable" (λ times the rate came to lie above the bound).
+        outcome: "trains"; "waits" (it was stopped early, behind a better one or where the time ended); "rises";
+            "diverges"; "stalls" (the loss hardly falls); "unstable" (λ times the rate came to lie above the bound).
         top_eigenvalue: λ where the run stopped, if it was measured.
     """
 
@@ -74,7 +74,7 @@ class LearningRate(Result):
             was asked for and measured.
         reason: what the suggestion rests on, or why there is none.
         advice: what else would help.
-        not_measured: what could not be measured of the curvature and why, in sentences.
+        not_measured: what could not be measured of the curvature, or tried in the time given, and why, in sentences.
     """
 
     value: float | None

@@ -30,6 +30,7 @@ class Search:
         first: the mean loss of the start.
         reference: the lesser of that and the best constant predictor's loss, where it is known.
         runs: by k.
+        stopped: whether the verb's time ended in one of them.
     """
 
     experiment: Experiment
@@ -39,6 +40,7 @@ class Search:
     first: float
     reference: float
     runs: dict[int, PausedRun]
+    stopped: bool = False
 
     @property
     def steps(self) -> int:
@@ -49,7 +51,7 @@ class Search:
         """The mean loss of every run that came so far, infinite for those that diverged."""
         window = min(WINDOW, rung // 2)
         reached = {k: run for k, run in self.runs.items() if run.diverged or len(run.losses) >= rung}
-        return {k: run.score(rung, window) for k, run in reached.items()}
+        return {k: math.inf if run.diverged else run.score(rung, window) for k, run in reached.items()}
 
     def fallen(self, k: int, rung: int) -> bool:
         """Whether a run has lost enough: more than a plateau, or a fast way to one, would give."""
@@ -94,7 +96,7 @@ def searched(search: Search, most: float) -> tuple[Search, int]:
     that is the topmost candidate gets one above it, one that is the lowest on the first rung or on a plateau one below
     it. Where it rises, stands still or diverges, the next lower one goes on from where it waits; and where the plateau
     lasts, so does the lowest one above it that has not risen: a start may throw back for some steps the rate that
-    leaves the plateau first.
+    leaves the plateau first. Where the time ends on a rung, the one before is the last, except on the first.
 
     Args:
         search: with its first candidates.
@@ -108,9 +110,9 @@ def searched(search: Search, most: float) -> tuple[Search, int]:
         if last and search.steps + (rung - last) > most:
             break
         search = _at_rung(search, rung, last, most)
-        last = rung
-        leader = search.leader(rung)
-        if leader is None or search.settled(leader, rung):
+        last = last if last and search.stopped else rung
+        leader = search.leader(last)
+        if search.stopped or leader is None or search.settled(leader, rung):
             break
     return search, last
 
@@ -119,20 +121,21 @@ def brought(search: Search, ks: set[int], rung: int) -> Search:
     """Start or continue some candidates up to a rung.
 
     Returns:
-        The search with them.
+        The search with them, as far as there was time.
     """
     runs = dict(search.runs)
     for k in sorted(ks):
         run = runs[k] if k in runs else started(search.experiment, search.anchor * search.factor**k)
         runs[k] = continued(search.experiment, run, rung)
-    return replace(search, runs=runs)
+    short = any(len(runs[k].losses) < rung and not runs[k].diverged for k in ks)
+    return replace(search, runs=runs, stopped=search.stopped or short)
 
 
 def _at_rung(search: Search, rung: int, before: int, most: float) -> Search:
     waiting = _affordable(search, _going_on(search, rung, before), rung, most) if before else {-1, 0, 1}
     while waiting:
         search = brought(search, waiting, rung)
-        waiting = _affordable(search, _wanted(search, rung, before), rung, most)
+        waiting = set() if search.stopped else _affordable(search, _wanted(search, rung, before), rung, most)
     return search
 
 

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from theta0._batches import Batch, in_single_precision, load_batches, with_shapes
-from theta0._errors import UserCodeError
+from theta0._errors import TimeEndedError, UserCodeError
 from theta0._losses import Loss, backward, checked, constant_loss, loss_of, name_of
 from theta0._models import Step, unwrapped
-from theta0._progress import Progress, shown
+from theta0._progress import ENDED, Progress, countdown, shown, time_limit
 from theta0._randomness import Randomness, streams
 from theta0._ranks import on_every_rank
 from theta0._state import preserve_state
+from theta0._training import checked_positive
 from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, cause, rate_and_direction, weight_size
 from theta0.curvature.problem import Matrix
 from theta0.curvature.stability import largest_rate
@@ -56,6 +57,7 @@ def suggest_learning_rate(
     matrix: Matrix | None = None,
     batch_sizes: Sequence[int] | None = None,
     steps: int = 400,
+    seconds: float | None = None,
     warm_up: bool = False,
     tolerance: float = _COARSE,
     certify: tuple[float, float] | None = None,
@@ -90,6 +92,9 @@ def suggest_learning_rate(
         batch_sizes: at most as large as the batches; λ is also taken on so many samples of each batch.
         steps: of all runs together, at most; about 100 are taken where the loss falls at once. 0 gives what the
             curvature says alone, unproven.
+        seconds: that all may take, the curvature at most half of it where runs follow. What does not fit is left out:
+            the suggestion is then the best rate that a run has proven by then, None where there is none, and
+            `LearningRate.not_measured` says so. None for no limit.
         warm_up: whether to try the next higher rate with a warm-up too, for 40 to 160 steps more. It helps where λ
             falls in the first steps, not where it grows.
         tolerance: of λ.
@@ -117,6 +122,7 @@ def suggest_learning_rate(
         (True, True)
     """
     checked(loss, step)
+    left = countdown(checked_positive(seconds, "seconds"))
     inner = unwrapped(model)
     named = {"momentum": momentum, "nesterov": nesterov, "betas": betas, "eps": eps, "weight_decay": weight_decay}
     settings: dict[str, Any] = named if isinstance(optimizer, str) else {}
@@ -136,13 +142,14 @@ def suggest_learning_rate(
     with shown(progress, "trying learning rates") as tell:
         _announce(tell, inner, kind, steps)
         began = time.monotonic()
-        allowed, direction = _allowed(inner, data, loss, kind, options, needed=steps <= 0 or certify is not None)
+        with time_limit(left() / 2 if steps > 0 else left()):
+            allowed, direction = _allowed(inner, data, loss, kind, options, needed=steps <= 0 or certify is not None)
         if steps <= 0:
             return allowed
         most = max(1.0, steps - allowed.cost)
-        announce_time(tell, most, (time.monotonic() - began) / max(1.0, allowed.cost))
+        announce_time(tell, most, (time.monotonic() - began) / max(1.0, allowed.cost), left())
         seed = int(torch.randint(2**31, (), generator=streams(generator)("runs")))
-        with preserve_state(inner):
+        with preserve_state(inner), time_limit(left()):
             experiment = counting(
                 prepared(inner, data, loss, kind.make, seed), lambda made: tell("trying learning rates", made / most)
             )
@@ -172,17 +179,21 @@ def _allowed(
         return replace(found, optimizer=kind.name), direction
     except UserCodeError:
         raise
+    except TimeEndedError:
+        return _without_curvature(kind, f"λ at the start: {ENDED}.", options["matrix"], reason=ENDED), None
     except (RuntimeError, ValueError) as error:
         if needed or options["batch_sizes"]:
             raise
         return _without_curvature(kind, f"λ at the start: {cause(error)}.", options["matrix"]), None
 
 
-def _without_curvature(kind: OptimizerKind, missing: str, matrix: Matrix | None) -> LearningRate:
+def _without_curvature(
+    kind: OptimizerKind, missing: str, matrix: Matrix | None, *, reason: str | None = None
+) -> LearningRate:
     """What is known where there is no curvature, and why there is none."""
     nan, name = math.nan, matrix or "ggn"
     numbers = (None, math.inf, nan, nan, 0, 1.0, None, kind.name, name, (nan, nan))
-    return LearningRate(*numbers, reason=missing, not_measured=(missing,))
+    return LearningRate(*numbers, reason=reason or missing, not_measured=(missing,))
 
 
 def _proven(
@@ -212,11 +223,20 @@ def _proven(
             extra, search, rung = extra + search.steps, other, its_rung
     leader = search.leader(rung)
     if leader is None or not _trains(search, leader, rung):
-        return _nothing(search, rung, allowed, extra)
+        return _cut_short(_nothing(search, rung, allowed, extra), search)
     leader = _least_of_equals(search, leader, rung)
     search, chosen, tops, allowed = _below_the_edge(search, leader, rung, kind, allowed, direction)
-    found = _found(search, chosen, rung, replace(allowed, cost=allowed.cost + extra), tops)
+    found = _cut_short(_found(search, chosen, rung, replace(allowed, cost=allowed.cost + extra), tops), search)
     return _warmed(search, chosen, rung, found) if warm_up else _with_sharpness(found, rung)
+
+
+def _cut_short(found: LearningRate, search: Search) -> LearningRate:
+    """What was found, with that the time ended before the search did, where it is so."""
+    if not search.stopped:
+        return found
+    missing = f"More and longer runs: {ENDED} after {search.steps} steps in all."
+    reason = found.reason if found.proven else f"{ENDED} after {search.steps} steps, of which none proved a rate"
+    return replace(found, reason=reason, not_measured=(*found.not_measured, missing))
 
 
 def _succeeds(search: Search, rung: int) -> bool:
@@ -242,6 +262,8 @@ def _warmed(search: Search, chosen: int, rung: int, found: LearningRate) -> Lear
         return found
     run = continued(search.experiment, started(search.experiment, rate, rung // 2), rung)
     found = replace(found, cost=found.cost + len(run.losses))
+    if len(run.losses) < rung and not run.diverged:
+        return replace(found, not_measured=(*found.not_measured, f"A warm-up: {ENDED}."))
     if not run.score(rung, WINDOW) < (1 - TIE) * search.runs[chosen].score(rung, WINDOW):
         return found
     return replace(found, warm_up=(rung // 2, rate))
@@ -273,7 +295,7 @@ def _below_the_edge(
         found = _top(search.experiment, search.runs[leader], allowed.matrix, direction)
     except UserCodeError:
         raise
-    except (RuntimeError, ValueError) as error:
+    except (TimeEndedError, RuntimeError, ValueError) as error:
         missing = f"λ where the run ended: {cause(error)}."
         return search, leader, {}, replace(allowed, not_measured=(*allowed.not_measured, missing))
     tops, allowed = {leader: found.value}, replace(allowed, cost=allowed.cost + found.cost)
@@ -336,6 +358,7 @@ def _evidence(search: Search, rung: int, chosen: int | None, tops: dict[int, flo
     return tuple(
         RateRun(run.rate, run.losses, _outcome(search, k, rung, chosen, tops), tops.get(k))
         for k, run in sorted(search.runs.items())
+        if run.losses
     )
 
 

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from theta0._batches import Batch
 from theta0._losses import Loss, backward, loss_of
+from theta0._progress import time_ended
 from theta0._state import seed_draws, snapshot
 from theta0._state.tensor_files import set_aside
 from theta0._training import Maker
@@ -138,7 +139,7 @@ def continued(experiment: Experiment, run: PausedRun, until: int) -> PausedRun:
     """Train on, up to a number of steps in all. The run as given cannot be continued again.
 
     Returns:
-        The run where it is then; it stops early where it diverges.
+        The run where it is then; it stops early where it diverges, and where the verb's time ends.
 
     Example:
         >>> import torch
@@ -160,7 +161,7 @@ def continued(experiment: Experiment, run: PausedRun, until: int) -> PausedRun:
     run.resume()
     run.awaken()
     losses, diverged = list(run.losses), False
-    while len(losses) < until and not diverged:
+    while len(losses) < until and not diverged and not time_ended():
         seed_draws(experiment.seed + len(losses))
         if len(losses) < run.warm_up:
             _raised(run.optimizer, len(losses) + 1)

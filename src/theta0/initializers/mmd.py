@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from theta0._batches import Batch, checked_forward, endless, initialised, load_batches, searched_in_single_precision
 from theta0._models import in_place, main_output
+from theta0._progress import require_time
 from theta0._randomness import Randomness, streams
 from theta0._ranks import from_first, gathered, ranks, share, summed
 from theta0._state import steady, twice_differentiable
@@ -282,6 +283,7 @@ def _train(task: _Task, trained: list[nn.Parameter], optimizer: torch.optim.Opti
     try:
         with closing(source):  # at once, not when a traceback lets go of it: a loader's own generator is put back
             while state.step < task.steps:
+                require_time()
                 batch = next(source)
                 _require_several(batch)
                 terms = _step(task, trained, optimizer, batch, stream(f"step {state.step}").initial_seed())

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from theta0._batches import Batch, checked_forward, endless, initialised, load_batches, searched_in_single_precision
 from theta0._models import class_rows, in_place
+from theta0._progress import require_time
 from theta0._randomness import Randomness, streams
 from theta0._state import preserve_state
 from theta0._trace.interpreter import without_checkpoints
@@ -129,6 +130,7 @@ def _train(
     try:
         with closing(endless(batches, model, lambda number: stream(f"pass {number}").initial_seed())) as source:
             while state.step < steps:
+                require_time()
                 value = _loss(model, next(source), labels)
                 gradients = torch.autograd.grad(value, trained, allow_unused=True)
                 for parameter, gradient in zip(trained, gradients, strict=True):

@@ -22,6 +22,7 @@ from theta0._batches import (
 )
 from theta0._errors import UserCodeError
 from theta0._losses import Loss, checked
+from theta0._progress import require_time
 from theta0._randomness import Randomness, streams
 from theta0._state import functorch_safe, transaction
 from theta0.initializers.scaled_network import Objective, Quality, ScaledNetwork, Slope, scaled_network
@@ -268,6 +269,7 @@ def _walked(network: ScaledNetwork, train: Sequence[Batch], search: _Search, cap
     least = _least(network, settings)
     slopes: list[Slope] = []
     for number in range(len(train) if settings.steps is None else settings.steps):
+        require_time()
         batch, turn = train[number % len(train)], number // len(train)
         if turn:
             stream = search.stream(f"pass {turn}, batch {batch.number}")

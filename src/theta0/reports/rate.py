@@ -19,7 +19,7 @@ _TIE = 0.05  # of a loss
 _LAST = 8  # losses that are averaged
 _MEANING = {
     "trains": "trains",
-    "waits": "stopped early, behind another",
+    "waits": "stopped early",
     "rises": "the loss rose",
     "diverges": "diverged",
     "stalls": "the loss hardly fell",

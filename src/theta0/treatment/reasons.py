@@ -2,7 +2,9 @@
 
 import math
 import statistics
+from collections.abc import Sequence
 
+from theta0._progress import ENDED
 from theta0._training import Run
 from theta0.diagnosis.results import Diagnosis
 from theta0.treatment.results import Attempt
@@ -26,6 +28,13 @@ def elsewhere(whose: str, what: str, line: str) -> str:
     """The start is not at fault."""
     change = f" Change: {line}" if line else ""
     return f"Not the start's fault but that of {whose}; the model is as it was. {what}{change}"
+
+
+def unfinished(doing: str, attempts: Sequence[Attempt]) -> str:
+    """The time ended before the proof did."""
+    tried = [attempt.remedy for attempt in attempts if attempt.run is not None]
+    before = f" Tried before: {', '.join(tried)}." if tried else ""
+    return f"Not kept: {ENDED} while {doing}; nothing was proven. The model is as it was.{before}"
 
 
 def unproven(name: str, plain: Run | None, attempt: Attempt | None) -> str:

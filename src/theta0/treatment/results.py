@@ -54,7 +54,7 @@ class Treatment(Result):
         untreated: the short run from the start as given; None when that run could not be made.
         treated: the short run from the treated start; None likewise.
         attempts: every remedy tried, in order.
-        cost: of everything, in gradients.
+        cost: of everything, in gradients; of what the time ended in, nothing.
         confirmations: the short runs of the proof, as given and treated, one pair for each data order; the first is
             `untreated` and `treated`.
         rate: the learning rate at which the treated start was proven; None where nothing was.

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,21 +12,21 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from theta0._batches import Batch, initialised, load_batches
-from theta0._errors import InapplicableError, UserCodeError
+from theta0._errors import InapplicableError, TimeEndedError, UserCodeError
 from theta0._losses import Loss, checked, loss_of
 from theta0._models import Step
-from theta0._progress import Progress, shown
+from theta0._progress import ENDED, Progress, countdown, require_time, shown, time_limit
 from theta0._randomness import Randomness
 from theta0._ranks import from_first, on_every_rank
 from theta0._state import preserve_randomness, preserve_state, seed_draws, snapshot
-from theta0._training import Run
+from theta0._training import Run, checked_positive
 from theta0.diagnosis.results import Diagnosis
 from theta0.experiments.estimates import announce_memory, announce_time
 from theta0.experiments.optimizers import Optimizer, Scheduler, optimizer_kind, rate_of
 from theta0.layers.standardized_input import StandardizedInput
 from theta0.measurements.observed_training import NOTHING_OBSERVED, ObservedTraining
 from theta0.treatment.faults import other_causes
-from theta0.treatment.reasons import CONSTRAINED, elsewhere, nothing, proven, unproven
+from theta0.treatment.reasons import CONSTRAINED, elsewhere, nothing, proven, unfinished, unproven
 from theta0.treatment.remedies import REMEDIES, named_by
 from theta0.treatment.results import Attempt, Treatment
 from theta0.treatment.trials import (
@@ -64,7 +65,13 @@ class _Start:
 
 class _Search:  # a class because the rounds share what was spent and tried
     def __init__(
-        self, model: nn.Module, trial: Trial, generator: Randomness, progress: Progress, observed: ObservedTraining
+        self,
+        model: nn.Module,
+        trial: Trial,
+        generator: Randomness,
+        progress: Progress,
+        observed: ObservedTraining,
+        left: Callable[[], float],
     ) -> None:
         self.model, self.generator, self.progress = model, generator, progress
         self.trial, self.observed = replace(trial, stepped=self._stepped), observed
@@ -72,6 +79,8 @@ class _Search:  # a class because the rounds share what was spent and tried
         self.attempts: list[Attempt] = []
         self.cost, self.steps, self.runs, self.doing = 0.0, 0, 2 * ORDERS, ""
         self.pace = 0.0  # seconds a gradient, the slowest seen
+        self.left = left  # seconds that all may still take
+        self.plain: Run | None = None  # of the start as given
 
     def tell(self, text: str) -> None:
         self.doing = text
@@ -80,7 +89,7 @@ class _Search:  # a class because the rounds share what was spent and tried
     def foresee(self, runs: int) -> None:
         """So many more runs, those of the proof apart, are to come."""
         self.runs = 2 * ORDERS + self.steps // self.trial.steps + runs
-        announce_time(self.progress, self.runs * self.trial.steps - self.steps, self.pace)
+        announce_time(self.progress, self.runs * self.trial.steps - self.steps, self.pace, self.left())
 
     def _stepped(self, steps: int) -> None:
         self.steps += steps
@@ -88,7 +97,8 @@ class _Search:  # a class because the rounds share what was spent and tried
 
     def diagnosed(self) -> Diagnosis:
         began = time.monotonic()
-        found = measured(self.model, self.trial, self.observed)
+        require_time()
+        found = measured(self.model, self.trial, self.observed, self.left())
         self.cost += found.cost
         self.pace = max(self.pace, (time.monotonic() - began) / max(1.0, found.cost))
         return found
@@ -100,11 +110,13 @@ class _Search:  # a class because the rounds share what was spent and tried
 
     def apply(self, name: str, base: _Start, *, asked: bool = False) -> _Start | str:
         """Put a remedy on top of a start; the reason where it finds nothing better, or cannot be put unless `asked`."""
+        require_time()
         base.state()
         seed_draws(0)  # dropout, while a remedy measures, is the same whatever was drawn before
         data = list(self.trial.rest)
         try:
-            done = REMEDIES[name](self.model, data, self.trial.loss, generator=self.generator)
+            with self._trying([*base.names, name]):
+                done = REMEDIES[name](self.model, data, self.trial.loss, generator=self.generator)
         except ValueError as error:
             if asked:
                 raise ValueError(f"{name} could not be applied: {error}") from error
@@ -116,6 +128,15 @@ class _Search:  # a class because the rounds share what was spent and tried
         kept = "; left as they were: " + ", ".join(left) if left else ""
         return _Start((*base.names, name), snapshot(self.model), base.after, None, self.model, kept)
 
+    @contextmanager
+    def _trying(self, names: Sequence[str]) -> Iterator[None]:
+        """Where the time ends in the block, that these remedies were not tried to the end is an attempt."""
+        try:
+            yield
+        except TimeEndedError:
+            self.attempts.append(Attempt(" + ".join(names), None, None, f"not finished: {ENDED}"))
+            raise
+
     def _failed(self, name: str, base: _Start, reason: str) -> str:
         joined = " + ".join([*base.names, name])
         self.attempts.append(Attempt(joined, None, None, f"could not be applied: {reason}"))
@@ -126,10 +147,11 @@ class _Search:  # a class because the rounds share what was spent and tried
         joined = " + ".join(start.names)
         self.tell(f"trying {joined}")
         start.state()
-        after = self.diagnosed()
-        done = self.ran() if run else None
-        if done is not None and self.trial.rate is not None and reached(done) == float("inf"):
-            done = self.slower(start).run  # a start that a lower rate would suit may be the best
+        with self._trying(start.names):
+            after = self.diagnosed()
+            done = self.ran() if run else None
+            if done is not None and self.trial.rate is not None and reached(done) == float("inf"):
+                done = self.slower(start).run  # a start that a lower rate would suit may be the best
         reason = f"held-out loss {done.held_out:.4g} after {len(done.losses)} steps" if done else "applied"
         self.attempts.append(Attempt(joined, after, done, reason + start.left))
         return replace(start, after=after, run=done)
@@ -168,6 +190,10 @@ class _Search:  # a class because the rounds share what was spent and tried
         attempts = tuple(self.attempts)
         return Treatment(name, given.after, after, False, reason, given.run, run, attempts, self.cost), self.restore
 
+    def nearest(self) -> Attempt | None:
+        """What came closest."""
+        return min(self.attempts, key=lambda a: reached(a.run), default=None)
+
 
 @on_every_rank
 def treat(
@@ -184,6 +210,7 @@ def treat(
     accumulate: int = 1,
     observed: ObservedTraining = NOTHING_OBSERVED,
     steps: int = 100,
+    seconds: float | None = None,
     max_batches: int | None = 32,
     generator: Randomness = None,
     progress: bool | Progress | None = None,
@@ -213,6 +240,8 @@ def treat(
         accumulate: over how many batches each of your steps accumulates gradients.
         observed: what a captured script shows of its training beyond these.
         steps: the training budget of each run.
+        seconds: that all may take, but for the first diagnosis and a pass that is being made. Where they end before the
+            proof does, nothing is kept, and `Treatment.reason` says what was being done. None for no limit.
         max_batches: how many batches are read; None reads all.
         generator: for remedies that draw.
         progress: True for a bar, or a function of what is being done and the share that is done.
@@ -236,6 +265,7 @@ def treat(
         (True, 'lcw')
     """
     checked(loss, step)
+    left = countdown(checked_positive(seconds, "seconds"))
     if with_ not in ("auto", STANDARDIZE, *REMEDIES):
         raise ValueError(f"with: expected auto, {', '.join(REMEDIES)}, {STANDARDIZE}, got {with_!r}")
     inner = initialised(model)
@@ -252,7 +282,7 @@ def treat(
     stream = torch.initial_seed() if generator is None else generator
     with shown(progress, "fixing the starting point") as tell, preserve_randomness():
         announce_memory(tell, inner, snapshots=_COPIES, kind=kind)
-        search = _Search(inner, trial, stream, tell, observed)
+        search = _Search(inner, trial, stream, tell, observed, left)
         keep = search.restore
         try:
             treatment, keep = _searched(search, with_)
@@ -278,8 +308,19 @@ def _require_parts_go_through(model: nn.Module, part: Batch, whole: Batch, loss:
 def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None]]:
     """Find the start to keep: the treatment, and the function that puts the model into that start."""
     search.tell("measuring the start as given")
-    before = search.diagnosed()
-    given = _Start((), search.restore, before, None, search.model)
+    given = _Start((), search.restore, search.diagnosed(), None, search.model)
+    try:
+        with time_limit(search.left()):
+            return _chosen(search, given, with_)
+    except TimeEndedError:
+        nearest = search.nearest()
+        name, given = nearest.remedy if nearest else "", replace(given, run=search.plain)
+        return search.unkept(name, given, unfinished(search.doing, search.attempts), nearest)
+
+
+def _chosen(search: _Search, given: _Start, with_: str) -> tuple[Treatment, Callable[[], None]]:
+    """What is found within the time."""
+    before = given.after
     if with_ == STANDARDIZE:
         return _confirmed(search, given, _standardized(search))
     if with_ != "auto":
@@ -292,12 +333,13 @@ def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None
     if other is not None or not named_by(before):
         return search.unkept("", given, elsewhere(*other) if other else nothing(before))
     search.tell("training the start as given")
-    given = replace(given, run=search.ran())
+    search.plain = search.ran()
+    given = replace(given, run=search.plain)
     best = search.best(given)
     if best.names and search.trial.rate is not None and _too_fast(best, search.trial.rate):
         best, given = search.slower(best), search.slower(given)
     if not best.names:
-        nearest = min(search.attempts, key=lambda a: reached(a.run), default=None)
+        nearest = search.nearest()
         name = nearest.remedy if nearest else ""
         return search.unkept(name, given, unproven(name, given.run, nearest), nearest)
     return _confirmed(search, given, best)
@@ -310,7 +352,8 @@ def _too_fast(start: _Start, rate: float) -> bool:
 
 def _standardized(search: _Search) -> _Start:
     wrapper = StandardizedInput(search.model, [batch.inputs for batch in search.trial.rest])
-    after = measured(wrapper, search.trial, search.observed)
+    require_time()
+    after = measured(wrapper, search.trial, search.observed, search.left())
     search.cost += after.cost
     search.attempts.append(Attempt(STANDARDIZE, after, None, "wrapped"))
     return _Start((STANDARDIZE,), search.restore, after, None, wrapper)

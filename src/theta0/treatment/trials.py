@@ -98,9 +98,9 @@ def trial_of(found: Sequence[Batch], loss: Loss, *, optimizer: OptimizerKind, ra
     return Trial(rest, train, probe, confirm, loss, optimizer, rate, steps)
 
 
-def measured(model: nn.Module, trial: Trial, observed: ObservedTraining) -> Diagnosis:
-    """Diagnose the start that the model has; `observed` is what is known of the user's own steps."""
-    options: dict[str, Any] = {"rate": trial.rate, "observed": observed}
+def measured(model: nn.Module, trial: Trial, observed: ObservedTraining, left: float) -> Diagnosis:
+    """Diagnose the start that the model has, in the seconds left; `observed` is what is known of the user's steps."""
+    options: dict[str, Any] = {"rate": trial.rate, "observed": observed, "seconds": left}
     return diagnosis_of(model, trial.rest[:_MEASURED], trial.loss, optimizer=trial.optimizer, **options)
 
 
