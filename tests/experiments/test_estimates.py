@@ -15,11 +15,13 @@ from torch import nn
 
 import theta0
 from cases import normal
+from states import state_of
 from theta0._batches import load_batches
 from theta0._progress import Announcement
 from theta0._state import tensor_files
+from theta0._state.tensor_files import belongs_in_a_file, free_memory
 from theta0.experiments import continued, estimates, optimizer_kind, prepared, started
-from theta0.experiments.estimates import VECTORS, Estimate, estimated, free_memory, state_share
+from theta0.experiments.estimates import VECTORS, Estimate, estimated, lacking, state_share
 from theta0.experiments.probe import FACTORS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -178,6 +180,64 @@ def test_what_is_more_than_is_free_is_said_with_what_to_do(verb, monkeypatch):
     assert "; only 0.0 GB of memory are free: " in told.announced[0]
 
 
+@pytest.fixture
+def no_memory(monkeypatch):
+    """Whatever is done is large, and nothing is free."""
+    monkeypatch.setattr(estimates, "SAID", 1000)
+    monkeypatch.setattr(estimates, "free_memory", lambda device: 10.0)
+    steps = []
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: steps.append(self))
+    yield
+    assert {len(one.param_groups[0]["params"]) for one in steps} <= {1}  # the matrix on which a state is measured
+
+
+WHY = "up to about 0.0 GB of memory would be taken, and only 0.0 GB of memory are free"
+
+
+def test_a_diagnosis_leaves_out_what_does_not_fit_into_memory(no_memory):
+    found = theta0.diagnose(net(), learnable(), "cross_entropy", **TRAINED)
+    assert found.records
+    assert (found.probe, found.learning_rate) == (None, None)
+    assert f"Whether training lowers the loss was not tried: {WHY}." in found.not_measured
+    assert f"The largest stable learning rate, by the curvature: {WHY}." in found.not_measured
+
+
+def test_a_rate_is_not_sought_where_nothing_fits_into_memory(no_memory):
+    found = theta0.suggest_learning_rate(net(), learnable(), "cross_entropy", "adam")
+    assert (found.value, found.runs, found.reason) == (None, (), WHY)
+    assert found.not_measured == (f"λ at the start: {WHY}.", f"Short runs: {WHY}.")
+
+
+@pytest.mark.parametrize("with_", ["auto", "lcw", "standardize-input"])
+def test_a_treatment_leaves_a_model_whose_runs_do_not_fit_into_memory(with_, no_memory):
+    torch.manual_seed(0)
+    hidden = [part for _ in range(8) for part in (nn.Linear(16, 16), nn.Sigmoid())]
+    model = nn.Sequential(*hidden, nn.Linear(16, 2))
+    before = state_of(model)
+    found = theta0.treat(model, learnable(), "cross_entropy", **TRAINED, with_=with_)
+    assert (found.kept, found.healthy, found.attempts) == (False, False, ())
+    assert found.reason == f"Nothing was tried: {WHY}. The model is as it was."
+    assert state_of(model) == before
+
+
+def test_what_is_much_of_the_free_memory_is_a_file(unlimited, monkeypatch):
+    for free, size, there in ((2**30, 2**27, True), (2**30, 2**25, False), (2**33, 2**28, False), (0.0, 2**20, False)):
+        monkeypatch.setattr(tensor_files, "free_memory", lambda device, free=free: free)
+        assert belongs_in_a_file(size) == there
+
+
+@pytest.mark.parametrize(("free", "room", "fits"), [(5, 99, True), (5, 2, False), (99, 2, True), (2, 99, False)])
+def test_what_finds_no_room_for_files_has_to_fit_into_memory(free, room, fits, monkeypatch):
+    """A gigabyte of parameters: three of gradients and state, eight of copies in files."""
+    monkeypatch.delenv("THETA0_SNAPSHOT", raising=False)
+    monkeypatch.setattr(estimates, "estimated", lambda model, **options: Estimate(3 * GIGA, 8 * GIGA))
+    monkeypatch.setattr(estimates, "free_memory", lambda device: float(free * GIGA))
+    usage = tensor_files.shutil.disk_usage("/")._replace(free=room * GIGA)
+    monkeypatch.setattr(tensor_files.shutil, "disk_usage", lambda folder: usage)
+    large = nn.Linear(2**14, 2**14, bias=False, device="meta")
+    assert lacking(large, snapshots=8, kind=optimizer_kind("adam", large)).startswith("up to about") is not fits
+
+
 @each_verb
 def test_small_work_announces_nothing(verb):
     told = Told()
@@ -247,7 +307,7 @@ def test_free_memory_is_that_of_the_machine_or_of_the_control_group(monkeypatch)
         "/sys/fs/cgroup/memory.current": "700000\n",
         "/sys/fs/cgroup/memory.stat": "anon 5\ninactive_file 100000\n",
     }
-    monkeypatch.setattr(estimates, "_text", lambda path: files.get(str(path), ""))
+    monkeypatch.setattr(tensor_files, "_text", lambda path: files.get(str(path), ""))
     assert free_memory(torch.device("cpu")) == 4000 * 1024
     files["/sys/fs/cgroup/memory.max"] = "1000000\n"
     assert free_memory(torch.device("cpu")) == 400_000

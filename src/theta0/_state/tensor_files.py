@@ -1,21 +1,25 @@
 """Tensors in a temporary file, for what is too large to be held in memory beside a training step."""
 
+import math
 import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 LIMIT = 256 * 2**20  # bytes that are held in memory
+_SHARE = 16  # part of the free memory, above which a piece of work's copies, a dozen, do not fit beside its steps
+_SMALL = 2**20  # bytes, for which free memory is not asked
 _PIECE = 2**22  # numbers that are read or written at once
 
 
 def belongs_in_a_file(size: int) -> bool:
-    """Whether so many bytes are held in a file: above `LIMIT`, and where there is room for twice as many.
+    """Whether so many bytes are held in a file: above `LIMIT` or a share of free memory, with room for twice as many.
 
     Raises:
         ValueError: if `THETA0_SNAPSHOT`, which decides otherwise, is not one of its three values.
@@ -23,8 +27,42 @@ def belongs_in_a_file(size: int) -> bool:
     where = os.environ.get("THETA0_SNAPSHOT", "auto")
     if where not in ("auto", "memory", "disk"):
         raise ValueError(f"THETA0_SNAPSHOT: expected auto, memory or disk, got {where!r}")
-    wanted = where == "disk" or (where == "auto" and size > LIMIT)
+    large = size > LIMIT or (size > _SMALL and size > free_memory(torch.device("cpu")) / _SHARE)
+    wanted = where == "disk" or (where == "auto" and large)
     return wanted and shutil.disk_usage(tempfile.gettempdir()).free > 2 * size
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes of memory that are free on a device: of a CPU's, those of this process's control group too.
+
+    Returns:
+        Infinite where the system does not say.
+    """
+    if device.type == "cuda" and torch.cuda.is_available():
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + unused)
+    if device.type not in ("cpu", "meta"):
+        return math.inf
+    group = Path("/sys/fs/cgroup")
+    most, used = (_text(group / name).strip() for name in ("memory.max", "memory.current"))
+    whole = _listed(Path("/proc/meminfo"), "MemAvailable:", 1024)
+    if not (most.isdigit() and used.isdigit()):
+        return whole
+    cached = _listed(group / "memory.stat", "inactive_file", 1)  # given back when it is needed
+    return min(whole, float(most) - float(used) + (cached if math.isfinite(cached) else 0.0))
+
+
+def _listed(path: Path, name: str, unit: int) -> float:
+    """A number of a file of names and numbers; infinite where it is not there."""
+    rows = (line.split() for line in _text(path).splitlines())
+    return next((float(row[1]) * unit for row in rows if row[:1] == [name]), math.inf)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 class TensorFile(Mapping[str, Tensor]):  # a class, because it holds an open file

@@ -23,7 +23,7 @@ from theta0.diagnosis.allowed_rate import LIMIT, allowed_rate
 from theta0.diagnosis.chain import Link, chain
 from theta0.experiments.endless_fall import MOST as ENDLESS_COST
 from theta0.experiments.endless_fall import EndlessFall, endless_fall, endless_fall_later
-from theta0.experiments.estimates import VECTORS, announce_memory, announce_time
+from theta0.experiments.estimates import VECTORS, announce_memory, announce_time, lacking
 from theta0.experiments.free_outputs import FreeOutputs, free_outputs
 from theta0.experiments.held_out import outputs_after_training
 from theta0.experiments.longer_run import longer_run
@@ -77,6 +77,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         probe_steps: gradients that short training runs may take; 0 leaves them out.
         not_measured: what could not be looked at, in sentences; rules add to it.
         cost: what has been measured so far, in gradients.
+        unprobed: why there are no short runs, where there are none.
         deadline: by `time.monotonic`, after which no short run begins.
         progress: called with what is being done and the share of the most that it may cost.
     """
@@ -105,6 +106,7 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         self.optimizer = self.kind.nearest
         self.batches, self.loss, self.rate = list(batches), loss, rate
         self.cost, self.pace, self.deadline = 0.0, 0.0, math.inf
+        self.unprobed = "the probe was turned off"
         self.progress: Progress = silent
 
     def spend(self, gradients: float) -> None:
@@ -118,7 +120,10 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
         self.progress(text, (self.cost + more) / most)
 
     def announce(self) -> None:
-        """Say beforehand what passes, short runs and the curvature will hold, where that is much."""
+        """Say beforehand what passes, short runs and the curvature will hold, where that is much.
+
+        Short runs that do not fit into what is free are left out.
+        """
         waiting = len(FACTORS) if self.probe_steps else 0
         judged = self.rate is not None and self.kind.settings is not None
         announce_memory(
@@ -128,8 +133,11 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             kind=self.probed if self.probe_steps else None,
             waiting=waiting,
             vectors=VECTORS if judged else 0,
-            instead="leave out short runs (probe_steps=0, --no-probe), or give no learning rate",
+            instead="what does not fit is left out",
         )
+        short = lacking(self.model, snapshots=waiting + 2, kind=self.probed, waiting=waiting) if waiting else ""
+        if short:
+            self.probe_steps, self.unprobed = 0, short
 
     @cached_property
     def observation(self) -> Observation:
@@ -544,6 +552,10 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             self.not_measured.append(
                 "The largest stable learning rate: its curvature does not fit into the time given."
             )
+            return None
+        short = lacking(self.model, vectors=VECTORS)
+        if short:
+            self.not_measured.append(f"The largest stable learning rate, by the curvature: {short}.")
             return None
         found, missing = allowed_rate(self.model, self.batches, self.loss, self.kind.settings)
         if missing:

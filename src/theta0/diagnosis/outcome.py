@@ -16,7 +16,7 @@ def unprobed(evidence: Evidence, found: Probe | None, findings: Sequence[Finding
             "computes its own .loss from."
         ]
     if not evidence.probe_steps:
-        return ["Whether training lowers the loss was not tried: the probe was turned off."]
+        return [f"Whether training lowers the loss was not tried: {evidence.unprobed}."]
     if found is None:
         return ["Whether training lowers the loss was not tried: nothing finite can be trained here."]
     if found.reason:

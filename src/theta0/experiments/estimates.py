@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +13,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from theta0._progress import Announcement, Progress
+from theta0._ranks import from_first
 from theta0._state import preserve_randomness
-from theta0._state.tensor_files import belongs_in_a_file
+from theta0._state.tensor_files import belongs_in_a_file, free_memory
 from theta0.experiments.optimizers import OptimizerKind
 
 SAID = 2**30  # bytes: below, nothing is announced
@@ -36,6 +36,11 @@ class Estimate:
 
     memory: int
     files: int
+
+    def __str__(self) -> str:
+        """Both sizes in words."""
+        files = f" and {_bytes(self.files)} of temporary files" if self.files else ""
+        return f"about {_bytes(self.memory)} of memory{files}"
 
 
 def estimated(
@@ -130,23 +135,61 @@ def announce_memory(
         vectors: as for `estimated`.
         instead: what to do where it is too much.
     """
+    found = _held(model, snapshots, kind, waiting, vectors)
+    if found is None or found.memory + found.files < SAID:
+        return
+    free, room = _free(model)
+    short = _short((free, found.memory, "of memory"), (room, found.files, "for files"))
+    text = f"Beside the model this takes up to {found}{f'; {short}: {instead}' if short else ''}."
+    tell(Announcement(text), math.nan)
+
+
+def lacking(
+    model: nn.Module, *, snapshots: int = 0, kind: OptimizerKind | None = None, waiting: int = 0, vectors: int = 0
+) -> str:
+    """Why a part of the work is left out: by the estimate it takes more memory than is free.
+
+    What does not fit into files is in memory.
+
+    Args:
+        model: the network.
+        snapshots: as for `estimated`.
+        kind: the optimizer of the runs; None where there are none.
+        waiting: as for `estimated`.
+        vectors: as for `estimated`.
+
+    Returns:
+        The end of a sentence, the first rank's on every one; the empty string where it fits.
+    """
+    found = _held(model, snapshots, kind, waiting, vectors)
+    if found is None:
+        return ""
+    free, room = _free(model)
+    needed = found.memory + max(0.0, found.files - room)
+    short = "" if needed + min(found.files, room) < SAID else _short((free, needed, "of memory"))
+    return from_first(f"up to {found} would be taken, and {short}" if short else "")
+
+
+def _held(model: nn.Module, snapshots: int, kind: OptimizerKind | None, waiting: int, vectors: int) -> Estimate | None:
+    """What work holds; None, on every rank, where the model is so small that it is little."""
     parameters = [p for p in model.parameters() if not is_lazy(p)]
     copies = snapshots + 3 * (waiting + 1) + vectors
     if _size(parameters) * copies < SAID:
-        return  # whatever the optimizer keeps, to three copies
+        return None  # whatever the optimizer keeps, to three copies
     state = None if kind is None else state_share(kind)
-    found = estimated(model, snapshots=snapshots, state=state, waiting=waiting, vectors=vectors)
-    free, room = free_memory(parameters[0].device), shutil.disk_usage(tempfile.gettempdir()).free
-    if found.memory + found.files < SAID:
-        return
-    lacking = [f"{_bytes(free)} of memory"] * (found.memory > free) + [f"{_bytes(room)} for files"] * (
-        found.files > room
-    )
-    files = f" and {_bytes(found.files)} of temporary files" if found.files else ""
-    text = f"Beside the model this takes up to about {_bytes(found.memory)} of memory{files}"
-    if lacking:
-        text += f"; only {' and '.join(lacking)} are free: {instead}"
-    tell(Announcement(f"{text}."), math.nan)
+    return estimated(model, snapshots=snapshots, state=state, waiting=waiting, vectors=vectors)
+
+
+def _free(model: nn.Module) -> tuple[float, float]:
+    """Bytes of memory that are free on the parameters' device, and of room for temporary files."""
+    device = next(p.device for p in model.parameters() if not is_lazy(p))
+    return free_memory(device), float(shutil.disk_usage(tempfile.gettempdir()).free)
+
+
+def _short(*wanted: tuple[float, float, str]) -> str:
+    """Of what is free and what is needed, that it does not suffice; the empty string where all does."""
+    parts = [f"{_bytes(free)} {what}" for free, needed, what in wanted if needed > free]
+    return f"only {' and '.join(parts)} are free" if parts else ""
 
 
 def announce_time(tell: Progress, gradients: float, pace: float, left: float = math.inf) -> None:
@@ -167,39 +210,6 @@ def announce_time(tell: Progress, gradients: float, pace: float, left: float = m
     elif left < math.inf:
         return
     tell(Announcement(f"{text}."), math.nan)
-
-
-def free_memory(device: torch.device) -> float:
-    """Bytes of memory that are free on a device: of a CPU's, those of this process's control group too.
-
-    Returns:
-        Infinite where the system does not say.
-    """
-    if device.type == "cuda" and torch.cuda.is_available():
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return float(torch.cuda.mem_get_info(device)[0] + unused)
-    if device.type not in ("cpu", "meta"):
-        return math.inf
-    group = Path("/sys/fs/cgroup")
-    most, used = (_text(group / name).strip() for name in ("memory.max", "memory.current"))
-    whole = _listed(Path("/proc/meminfo"), "MemAvailable:", 1024)
-    if not (most.isdigit() and used.isdigit()):
-        return whole
-    cached = _listed(group / "memory.stat", "inactive_file", 1)  # given back when it is needed
-    return min(whole, float(most) - float(used) + (cached if math.isfinite(cached) else 0.0))
-
-
-def _listed(path: Path, name: str, unit: int) -> float:
-    """A number of a file of names and numbers; infinite where it is not there."""
-    rows = (line.split() for line in _text(path).splitlines())
-    return next((float(row[1]) * unit for row in rows if row[:1] == [name]), math.inf)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def _bytes(size: float) -> str:

@@ -22,7 +22,7 @@ from theta0.curvature.learning_rate import LearningRate, Outcome, RateRun, cause
 from theta0.curvature.problem import Matrix
 from theta0.curvature.stability import largest_rate
 from theta0.curvature.top_eigenvalue import TopEigenvalue, top_eigenvalue
-from theta0.experiments.estimates import VECTORS, announce_memory, announce_time
+from theta0.experiments.estimates import VECTORS, announce_memory, announce_time, lacking
 from theta0.experiments.halving import WINDOW, Search, brought, searched
 from theta0.experiments.optimizers import Optimizer, OptimizerKind, optimizer_kind, steppable
 from theta0.experiments.runs import Experiment, PausedRun, continued, counting, losses_at, prepared, started
@@ -146,6 +146,9 @@ def suggest_learning_rate(
             allowed, direction = _allowed(inner, data, loss, kind, options, needed=steps <= 0 or certify is not None)
         if steps <= 0:
             return allowed
+        short = lacking(inner, snapshots=_AT_ONCE + 2, kind=kind, waiting=_AT_ONCE)
+        if short:
+            return replace(allowed, not_measured=(*allowed.not_measured, f"Short runs: {short}."))
         most = max(1.0, steps - allowed.cost)
         announce_time(tell, most, (time.monotonic() - began) / max(1.0, allowed.cost), left())
         seed = int(torch.randint(2**31, (), generator=streams(generator)("runs")))
@@ -174,6 +177,9 @@ def _allowed(
     if kind.settings is None:
         missing = f"The largest stable rate: no bound is known for {kind.name}."
         return _without_curvature(kind, missing, options["matrix"]), None
+    short = lacking(model, vectors=VECTORS)
+    if short:
+        return _without_curvature(kind, f"λ at the start: {short}.", options["matrix"], reason=short), None
     try:
         found, direction = rate_and_direction(model, data, loss, kind.settings, **options)
         return replace(found, optimizer=kind.name), direction

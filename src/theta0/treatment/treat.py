@@ -21,7 +21,7 @@ from theta0._ranks import from_first, on_every_rank
 from theta0._state import preserve_randomness, preserve_state, seed_draws, snapshot
 from theta0._training import Run, checked_positive
 from theta0.diagnosis.results import Diagnosis
-from theta0.experiments.estimates import announce_memory, announce_time
+from theta0.experiments.estimates import announce_memory, announce_time, lacking
 from theta0.experiments.optimizers import Optimizer, Scheduler, optimizer_kind, rate_of
 from theta0.layers.standardized_input import StandardizedInput
 from theta0.measurements.observed_training import NOTHING_OBSERVED, ObservedTraining
@@ -320,7 +320,14 @@ def _searched(search: _Search, with_: str) -> tuple[Treatment, Callable[[], None
 
 def _chosen(search: _Search, given: _Start, with_: str) -> tuple[Treatment, Callable[[], None]]:
     """What is found within the time."""
-    before = given.after
+    if with_ == "auto":
+        other = other_causes(given.after, search.model, search.trial.rest[0])
+        if other is not None or not named_by(given.after):
+            return search.unkept("", given, elsewhere(*other) if other else nothing(given.after))
+    short = lacking(search.model, snapshots=_COPIES, kind=search.trial.optimizer)
+    if short:
+        name = "" if with_ == "auto" else with_
+        return search.unkept(name, given, f"Nothing was tried: {short}. The model is as it was.")
     if with_ == STANDARDIZE:
         return _confirmed(search, given, _standardized(search))
     if with_ != "auto":
@@ -329,9 +336,6 @@ def _chosen(search: _Search, given: _Start, with_: str) -> tuple[Treatment, Call
         if isinstance(start, str):
             return search.unkept(with_, given, f"Not kept: {start}.")
         return _confirmed(search, given, search.tried(start, run=False))
-    other = other_causes(before, search.model, search.trial.rest[0])
-    if other is not None or not named_by(before):
-        return search.unkept("", given, elsewhere(*other) if other else nothing(before))
     search.tell("training the start as given")
     search.plain = search.ran()
     given = replace(given, run=search.plain)
