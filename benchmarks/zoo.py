@@ -225,12 +225,12 @@ def process_seconds(number):
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-def families(store):
-    """The models of timm, by family, each with its number of parameters, which is found once."""
+def families(store, wanted):
+    """The models of timm that are wanted, by family, each with its number of parameters, which is found once."""
     registry = importlib.import_module("timm.models._registry")
     timm, known = importlib.import_module("timm"), {row["name"]: row["size"] for row in store if row.get("size")}
     found = collections.defaultdict(list)
-    for name in timm.list_models():
+    for name in (name for name in timm.list_models() if wanted(f"timm {name}")):
         if name not in known:
             try:
                 with torch.device("meta"), Spaced():
@@ -257,8 +257,8 @@ def yield_size(store, name, size):
         file.write(json.dumps(store[-1]) + "\n")
 
 
-def listed(store):
-    found = families(store)
+def listed(store, wanted):
+    found = families(store, wanted)
     chosen = [("timm", members[0]) for members in found.values()]
     models = importlib.import_module("torchvision.models")
     classifiers = sorted(models.list_models(module=models), key=lambda name: parameters_of(models, name))
@@ -309,9 +309,13 @@ def main():
     state = digest_of_sources()
     done = {(row["source"], row["name"]) for row in store if "status" in row}
     parts = [part for part in (arguments.only or "").split(",") if part]
-    for source, name in listed(store):
+
+    def wanted(title):
+        return not parts or any(part in title for part in parts)
+
+    for source, name in listed(store, wanted):
         title = f"{source} {name}"
-        if (source, name) in done or (parts and not any(part in title for part in parts)):
+        if (source, name) in done or not wanted(title):
             continue
         if time.monotonic() - began > arguments.seconds:
             break
