@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from cases import normal
 from theta0.diagnosis import ObservedTraining, diagnose
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -101,3 +102,15 @@ def test_arguments_out_of_range_are_refused(name):
     value, said = REFUSED[name]
     with pytest.raises(ValueError, match=re.escape(said)):
         diagnose(net(), [(X, Y)], "cross_entropy", **{name: value})
+
+
+@pytest.mark.parametrize(("rate", "said"), [(0.05, False), (1e-5, True)])
+def test_a_regression_that_soon_unlearns_its_mean_has_no_first_loss_to_repair(rate, said):
+    inputs = normal(128, 8)
+    targets = 3.5 + 0.8 * normal(128, 1, seed=5)  # that the inputs say nothing of, so that no run trains
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    data = list(zip(inputs.split(32), targets.split(32), strict=True))
+    found = diagnose(model, data, "mse", optimizer="adam", learning_rate=rate)
+    assert ("initial-loss" in {f.code for f in found.findings}) == said

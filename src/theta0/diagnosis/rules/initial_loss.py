@@ -13,6 +13,7 @@ from theta0.diagnosis.rule import Place, Rule, RuleDoc, error_codes, graded
 
 ERROR, WARNING = 10.0, 3.0  # of cross-entropies
 LEAP = 5.0  # from one layer to the next
+UNDONE = 0.5  # of the way to what shows learning, in a short run: the first steps soon undo it
 REGRESSION_ERROR, REGRESSION_WARNING = 1e3, 1e2  # the best constant may be nearly right already
 
 
@@ -22,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
     loss, constant = whole.get("loss", math.nan), whole.get("loss_constant", math.nan)
     regression = name_of(evidence.loss) in ("mse", "l1")
     error, warning = (REGRESSION_ERROR, REGRESSION_WARNING) if regression else (ERROR, WARNING)
-    if regression and warning * constant >= loss > ERROR * constant > 0 and evidence.nothing_trains:
+    if regression and warning * constant >= loss > ERROR * constant > 0 and _stays(evidence):
         warning = ERROR
     if not (math.isfinite(loss) and constant > 0 and loss > warning * constant):
         return None
@@ -46,6 +47,15 @@ def judge(evidence: Evidence) -> Finding | None:
         remedy="theta0 treat TARGET --with unit-variance --out start.safetensors",
         source=MEASURED,
     )
+
+
+def _stays(evidence: Evidence) -> bool:
+    """Whether no short run trains, and the one at the given rate, or the best, is still far from it."""
+    probe = evidence.probe
+    if probe is None or not evidence.nothing_trains:
+        return False
+    run = probe.at(evidence.rate) or probe.at(probe.best)
+    return run is None or not probe.way(run) > UNDONE
 
 
 def _leap(evidence: Evidence) -> str:
@@ -89,7 +99,7 @@ RULE = Rule(
             (
                 "for squared and absolute errors: the same ratio",
                 f"error above {REGRESSION_ERROR:,.0f}; warning above {REGRESSION_WARNING:g}, or above {ERROR:g} where"
-                " no short run trains",
+                f" no short run trains, nor one at the rate given goes {UNDONE:.0%} of the way there",
                 "judgement: regressors whose targets vary little start at 60 and train",
             ),
         ),
