@@ -375,3 +375,40 @@ def test_growth_that_a_normalization_undoes_is_a_note(normalized):
     growth = [f.severity for f in found.findings if f.code == "exploding-activations"]
     assert growth == (["note"] if normalized else ["error"])
     assert bool(severe(found)) != normalized
+
+
+class PaddedCosines(nn.Module):
+    """Compares each token with normalized keys, among them those of two zero tokens, as windows that are padded do."""
+
+    def __init__(self, factor: float = 1.0):
+        super().__init__()
+        self.first, self.keys, self.last = nn.Linear(8, 16), nn.Linear(16, 16, bias=False), nn.Linear(16, 3)
+        self.factor = factor
+
+    def forward(self, x):
+        tokens = F.pad(self.first(x).tanh(), (0, 0, 0, 2))
+        keys = F.normalize(self.keys(self.factor * tokens), dim=-1)
+        shares = (tokens @ keys.mT).softmax(-1)
+        return self.last((shares @ tokens)[:, :-2].mean(1))
+
+
+def test_a_gradient_that_ends_at_padding_is_no_explosion():
+    torch.manual_seed(0)
+    model, x = PaddedCosines(), torch.randn(64, 6, 8)
+    y = x[:, :, :3].mean(1).argmax(1)
+    found = diagnose(model, list(zip(x.split(16), y.split(16), strict=True)), "cross_entropy")
+    gradients = {r.layer: r.value for r in found.records if r.quantity == "backward_norm"}
+    assert gradients["keys"] > 1e6 * gradients["last"]
+    assert severe(found) == set()
+
+
+def test_a_gradient_that_reaches_weights_is():
+    torch.manual_seed(0)
+    layers = [part for _ in range(8) for part in (nn.Linear(8, 8), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(8, 3))
+    for layer in model[2:-1:2]:
+        nn.init.orthogonal_(layer.weight, gain=20.0)
+    x = torch.randn(64, 8)
+    y = x[:, :3].argmax(1)
+    found = diagnose(model, list(zip(x.split(16), y.split(16), strict=True)), "cross_entropy")
+    assert "exploding-gradients" in severe(found)

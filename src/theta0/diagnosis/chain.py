@@ -1,13 +1,14 @@
 """The layers of a diagnosis as chains of numbers, and where along a chain something begins."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 from theta0._records import Table
 
 _ALIKE = 1e-3  # of a layer's size: samples whose outputs differ by less are alike
+_REACHES = 1e-7  # of the gradient that a weight would get from inputs of its layer's usual size: less is none of it
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,8 @@ class Link:
     """What the judgements need of one layer call.
 
     `spread` is the standard deviation between samples of its preactivations, not a number where it had a single one,
-    `rms` their root mean square, `backward` the norm of the loss's gradient with respect to them.
+    `rms` their root mean square, `backward` the norm of the loss's gradient with respect to them, None where it is not
+    known or reaches no weight, as at padding, whose inputs are zero.
     """
 
     layer: str
@@ -49,8 +51,20 @@ def chain(table: Table) -> list[Link]:
         share = numbers.get("sample_share", math.nan if single else 0.0)
         spread = math.sqrt(max(0.0, share * variance)) if math.isfinite(share * variance) else math.nan
         rms = math.sqrt(max(0.0, variance + mean**2)) if math.isfinite(variance) else math.nan
-        links.append(Link(layer, spread, rms, numbers.get("backward_norm"), numbers))
+        weight = table.get(f"{layer.partition('#')[0]}.weight", {})
+        backward = numbers.get("backward_norm")
+        links.append(Link(layer, spread, rms, None if _is_lost(backward, rms, weight) else backward, numbers))
     return links
+
+
+def _is_lost(backward: float | None, rms: float, weight: Mapping[str, float]) -> bool:
+    """Whether nothing of the gradient at a layer gets to its weight.
+
+    From inputs of root mean square x the weight gets about backward · x · √fan-in, and rms is about x · √fan-in times
+    the weight's own root mean square.
+    """
+    size, reached = weight.get("value_rms", 0.0), weight.get("gradient_norm", 0.0)
+    return backward is not None and size > 0 and 0 < reached < _REACHES * backward * rms / size
 
 
 def final_run(links: Sequence[Link], ill: Callable[[Link], bool]) -> list[Link]:
