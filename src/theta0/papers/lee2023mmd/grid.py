@@ -179,5 +179,8 @@ def _drawn(curves: dict[Cell, list[tuple[list[int], list[float]]]], label: str) 
         axes.set(xscale="log", xlabel="step", ylabel="L_uni (unbiased)")
         axes.axhline(0.0, color="grey", linestyle="--", linewidth=1)
         axes.set_title(f"s² = {square:g}", fontsize=9)
+    limits = [axes.get_ylim() for axes in figure.axes]
+    for axes in figure.axes:  # they are compared
+        axes.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     return figure
