@@ -40,6 +40,7 @@ from theta0.measurements.cancelled_gradient import CancelledGradient, cancelled_
 from theta0.measurements.causality import SAMPLES as AHEAD
 from theta0.measurements.causality import LookAhead, candidate, look_ahead
 from theta0.measurements.dependence import CLEAR, dependence
+from theta0.measurements.frozen_draws import feeds_trained, is_drawn
 from theta0.measurements.gradient_paths import GradientPaths, gradient_paths
 from theta0.measurements.inspection import Inspection
 from theta0.measurements.loss_terms import loose_summand
@@ -247,6 +248,19 @@ class Evidence:  # a class, because it keeps what was measured and counts what t
             return None
         self.spend(TWICE)
         return cancelled_gradient(self.model, self.batches[0], self.loss)
+
+    @cached_property
+    def drawn_features(self) -> bool:
+        """Whether the layers in front of all trained ones are frozen as they were drawn, and these learn from them."""
+        weights = [f"{link.layer.partition('#')[0]}.weight" for link in self.links]
+        known = list(dict.fromkeys(name for name in weights if name in self.parameters))
+        frozen = [name for name in known if not self.parameters[name].requires_grad]
+        in_front = bool(frozen) and known[: len(frozen)] == frozen and len(known) > len(frozen)
+        if not in_front or not all(is_drawn(self.parameters[name].detach()) for name in frozen):
+            return False
+        self.spend(count_gradients(forward=1))
+        first = {name: self.parameters[name] for name in frozen}
+        return feeds_trained(self.model, self.batches[0], self.loss, first)
 
     @cached_property
     def single_axis(self) -> Operation | None:

@@ -34,12 +34,31 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> Finding:
-    """A warning where training fails and nothing else is found that explains it: with these it has more to train."""
+    """A warning where training fails and nothing else is found that explains it: with these it has more to train.
+
+    So it is where the run at the given rate does not train, and the layers in front of the trained ones are frozen as
+    they were drawn.
+    """
     fails = any(other.code == "does-not-train" for other in others)
     serious = [other for other in others if other.severity != "note" and other.code != "does-not-train"]
-    if finding.severity != "note" or not fails or serious or not _weights(evidence, trained=False):
+    if finding.severity != "note" or serious or not _weights(evidence, trained=False):
         return finding
-    return replace(finding, severity="warning", message=f"{finding.message} What is left does not train by itself.")
+    if fails:
+        return replace(finding, severity="warning", message=f"{finding.message} What is left does not train by itself.")
+    if not _undecided(evidence) or _has_learnt(evidence) or not evidence.drawn_features:
+        return finding
+    message = (
+        f"{finding.message} They still are what a default draw made of them, and the layers behind learn from what "
+        "such random layers put out: load the pretrained weights, or train them too."
+    )
+    return replace(finding, severity="warning", message=message, remedy="model.requires_grad_(True)")
+
+
+def _undecided(evidence: Evidence) -> bool:
+    """Whether a short run was made at the given rate, or any, and did not train."""
+    probe = evidence.probe
+    run = None if probe is None else probe.at(evidence.rate) or probe.at(probe.best)
+    return run is not None and run.outcome != "trains"
 
 
 def _weights(evidence: Evidence, trained: bool) -> list[str]:
@@ -76,8 +95,9 @@ RULE = Rule(
             (
                 "the number of parameters with `requires_grad=False`",
                 "note above 0; warning if only biases and gains are trained and the first loss is hardly better than"
-                " without looking at the input, or if training fails and nothing else is found; error if nothing is "
-                "left to train",
+                " without looking at the input, or if training fails and nothing else is found, or if the short run at "
+                "the given rate does not train and all layers in front of trained ones are frozen as they were drawn; "
+                "error if nothing is left to train",
                 "`requires_grad`; judgement",
             ),
         ),
