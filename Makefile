@@ -41,7 +41,7 @@ test-all: lint
 # The trainers of others, with their own libraries: Lightning, transformers, accelerate, peft, notebooks.
 test-adapters: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[papers,dev,lightning,huggingface,adapters]'
-	$(PYTEST) tests/integrations tests/captures tests/reports/test_notebook.py tests/reports/test_faces.py
+	$(PYTEST) tests/integrations tests/captures/test_scripts.py tests/captures/test_verdicts.py tests/reports/test_notebook.py tests/reports/test_faces.py
 
 # A race on a Dask and on a Ray cluster, both started on this machine.
 clusters: setup

@@ -64,7 +64,7 @@ def _faint(evidence: Evidence) -> tuple[str, str]:
     if times < FAINT:
         return "", ""
     return layer, (
-        f" The signal that reaches {layer!r} is {times:.0f} times smaller than what {before_layer!r} puts out, and no "
+        f" The signal that reaches {layer!r} is {times:.0f} times smaller than the output of {before_layer!r}, and no "
         "weight makes it so: look first at what is computed between them (a softmax, a mean or a norm over too much)."
     )
 

@@ -49,7 +49,7 @@ def revise(finding: Finding, others: Sequence[Finding], evidence: Evidence) -> F
         return finding
     message = (
         f"{finding.message} They still are what a default draw made of them, and the layers behind learn from what "
-        "such random layers put out: load the pretrained weights, or train them too."
+        "such random layers make: load the pretrained weights, or train them too."
     )
     return replace(finding, severity="warning", message=message, remedy="model.requires_grad_(True)")
 
