@@ -6,6 +6,7 @@ import report_cases as cases
 from hypothesis import given
 from hypothesis import strategies as st
 
+from theta0._progress import ENDED
 from theta0._records import Record
 from theta0.reports.wording import (
     counted,
@@ -91,6 +92,8 @@ def test_verdicts():
         "where the start as given is at 3."
     )
     assert treatment_verdict(cases.not_kept()).endswith("unit-variance was no better.")
+    ended = replace(cases.not_kept(), reason=f"Not kept: {ENDED} while trying unit-variance.")
+    assert treatment_verdict(ended).endswith("the time given ended before unit-variance was proven.")
     assert treatment_verdict(cases.untried()) == "Nothing to fix: no error and no warning was found."
 
 

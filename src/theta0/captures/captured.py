@@ -205,12 +205,12 @@ def _compared(model: nn.Module, batch: Sequence[Pass], cut: Callable[[Use], bool
         return sum(_compare(model, one, cut) for one in batch)
     except _WrittenError:
         restore = snapshot(model)
+    try:
         with preserve_randomness(), torch.enable_grad():
             for one in batch:
                 replayed(model, tape_of([one], model, cut), exactly=True)
-    try:
         return sum(_compare(model, one, cut) for one in batch)
-    except CaptureError:
+    except BaseException:
         restore()
         raise
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 
+from theta0._progress import ENDED
 from theta0._records import Table, by_layer
 from theta0.diagnosis.results import Diagnosis, Finding
 from theta0.reports.causes import by_cause
@@ -155,7 +156,9 @@ def treatment_verdict(treatment: Treatment) -> str:
     if treatment.healthy:
         return "Nothing to fix: no error and no warning was found."
     if not treatment.kept:
-        tried = f"{remedy} was no better" if remedy else "no remedy was tried"
+        ended = ENDED in treatment.reason
+        compared = f"{ENDED} before {remedy} was proven" if ended else f"{remedy} was no better"
+        tried = compared if remedy else "no remedy was tried"
         return f"Nothing was kept, the model is bit for bit as given: {tried}."
     if treated is None or untreated is None:
         return f"{remedy} was kept."
